@@ -24,6 +24,7 @@ const DRIVER: &str = "libcuda.so.1";
 /// Gateway of `sahasra up` on this machine.
 const OWN_MACHINE: &str = "http://127.0.0.1:8000";
 /// Remedy if no pool is named and none runs on this machine.
+const NO_GATEWAY: &str = ": check that it runs and that --gateway, SAHASRA_GATEWAY or sahasra connect names it";
 const NO_POOL: &str = ": start one on this machine with sahasra up, or name one with --gateway, SAHASRA_GATEWAY or sahasra connect";
 
 pub(crate) fn run(arguments: &ExecArgs) -> Exit {
@@ -80,6 +81,7 @@ async fn run_with(arguments: &ExecArgs, libraries: &Path) -> Exit {
         Ok(Err(error)) => {
             let remedy = match &error {
                 Error::Unreachable { .. } if is_default => NO_POOL,
+                Error::Unreachable { .. } => NO_GATEWAY,
                 _ => "",
             };
             return Exit::Failed.because(&format!("failed to create the session: {}{remedy}", causes(&error)));

@@ -190,7 +190,7 @@ async fn exec_runs_a_program_on_the_pool_and_shows_who_uses_what() {
     let looking = fixture.program(&fixture.gateway.url(), session, &["look"]);
     assert_eq!(looking.succeeds().await, "total 64 MiB, used 16 MiB");
     let (code, _, told) = fixture.program(&fixture.gateway.url(), session, &["steps"]).end().await;
-    assert!(code != Some(0) && told.contains("another client is connected"), "{told}");
+    assert!(code != Some(0) && told.contains("another program uses the session"), "{told}");
     assert_eq!(holding.succeeds().await, "unchanged");
     fixture.leaves_nothing(&[]).await;
 }

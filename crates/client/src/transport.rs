@@ -158,7 +158,7 @@ fn untrusted(authority: &str, error: &io::Error) -> Option<Error> {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             "set server_name to a name in the certificate"
         }
-        _ => "set authority to the certificate of the CA that signed it",
+        _ => "set authority, SAHASRA_CA_FILE or --ca-file to the certificate of the CA that signed it",
     };
     Some(Error::Configuration(format!(
         "the certificate of {authority} is not accepted: {problem}; {remedy}"

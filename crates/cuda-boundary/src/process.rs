@@ -1,4 +1,4 @@
-//! Processes that fork after a library's initialisation began.
+//! Processes that fork after a library's initialisation began, and threads that end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -40,4 +40,19 @@ pub fn check<S: ResultCode>() -> Result<(), S> {
         return Err(S::NOT_INITIALIZED);
     }
     Ok(())
+}
+
+/// Calls a function when a thread ends whose value this is, unless it is the process's first thread: functions of the program that run when the
+/// process exits still use what that one has, after its values were dropped.
+#[derive(Debug)]
+pub struct AtThreadEnd(pub fn());
+
+impl Drop for AtThreadEnd {
+    fn drop(&mut self) {
+        // SAFETY: both only ask the system for a number.
+        let is_first = unsafe { libc::gettid() == libc::getpid() };
+        if !is_first {
+            (self.0)();
+        }
+    }
 }

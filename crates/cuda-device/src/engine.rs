@@ -283,7 +283,7 @@ impl Engine {
         if let Some(module) = self.translations.lock().modules.get(&key) {
             return Ok(module.clone());
         }
-        let module = Module::link(texts).map_err(|error| LoadFailure::from(error.error))?;
+        let module = Module::link(texts)?;
         let bytes: usize = key.iter().map(String::len).sum();
         let mut kept = self.translations.lock();
         if kept.bytes + bytes > KEPT_TEXT_BYTES {

@@ -1,6 +1,6 @@
 //! Reasons why operations fail.
 
-use sahasra_ptx::{Fault, FaultKind, LoadError, LoadErrorKind, MemoryError};
+use sahasra_ptx::{Fault, FaultKind, LinkError, LoadError, LoadErrorKind, MemoryError};
 
 /// Kind of a [`Failure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -108,6 +108,15 @@ impl From<LoadError> for LoadFailure {
         match error.kind {
             LoadErrorKind::Unsupported(_) => Self::Unsupported(error.to_string()),
             _ => Self::Invalid(error.to_string()),
+        }
+    }
+}
+
+impl From<LinkError> for LoadFailure {
+    fn from(refused: LinkError) -> Self {
+        match (Self::from(refused.error), refused.kernel) {
+            (Self::Unsupported(reason), Some(kernel)) => Self::Unsupported(format!("kernel {kernel}: {reason}")),
+            (failure, _) => failure,
         }
     }
 }

@@ -41,6 +41,8 @@ pub struct FunctionDescription {
     pub registers: Option<u32>,
     /// Constant memory in bytes, as far as it is known.
     pub constant_bytes: u32,
+    /// Why the device does not run it, if it does not run it.
+    pub refusal: Option<String>,
 }
 
 /// A module-scope variable.
@@ -71,6 +73,7 @@ impl FunctionDescription {
             required_block: kernel.required_block(),
             registers: None,
             constant_bytes: 0,
+            refusal: kernel.refusal().map(ToString::to_string),
         }
     }
 }

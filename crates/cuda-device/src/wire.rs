@@ -274,6 +274,7 @@ impl ModuleDescription {
             required_block: function.required_block.map(Vec::from).unwrap_or_default(),
             registers: function.registers.unwrap_or_default(),
             constant_bytes: function.constant_bytes,
+            refusal: function.refusal.unwrap_or_default(),
         };
         let variable = |variable: VariableDescription| cuda::Variable {
             name: variable.name,
@@ -307,6 +308,7 @@ impl From<cuda::Loaded> for ModuleDescription {
             required_block: function.required_block.try_into().ok(),
             registers: Some(function.registers).filter(|registers| *registers > 0),
             constant_bytes: function.constant_bytes,
+            refusal: Some(function.refusal).filter(|reason| !reason.is_empty()),
         };
         let variable = |variable: cuda::Variable| VariableDescription {
             name: variable.name,

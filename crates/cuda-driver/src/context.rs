@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use sahasra_cuda_boundary::log;
-use sahasra_cuda_device::{Device, Extent, Failure, Operation, Queue, Region, Ticket};
+use sahasra_cuda_device::{Device, Extent, Failure, FailureKind, Operation, Queue, Region, Ticket};
 
 use crate::boundary::Handle;
 use crate::callbacks::Callbacks;
+use crate::driver;
 use crate::status::Status;
 use crate::table::new_handle;
 
-/// Bytes that kernels may print between two waiting calls (CUDA's default).
-const PRINT_BYTES: u64 = 1 << 20;
 /// Size of the heap of kernels in bytes (CUDA's default).
 const HEAP_BYTES: u64 = 8 << 20;
 
@@ -40,7 +39,6 @@ pub(crate) struct Context {
     pub(crate) is_primary: bool,
     pub(crate) flags: AtomicU32,
     pub(crate) stack_bytes: AtomicU64,
-    pub(crate) print_bytes: AtomicU64,
     pub(crate) heap_bytes: AtomicU64,
     pub(crate) cache_preference: AtomicU32,
     pub(crate) bank_size: AtomicU32,
@@ -72,7 +70,6 @@ impl Context {
             is_primary,
             flags: AtomicU32::new(flags),
             stack_bytes: AtomicU64::new(device.properties().stack_bytes),
-            print_bytes: AtomicU64::new(PRINT_BYTES),
             heap_bytes: AtomicU64::new(HEAP_BYTES),
             cache_preference: AtomicU32::new(0),
             bank_size: AtomicU32::new(0),
@@ -102,6 +99,9 @@ impl Context {
         }
         if !failure.is_sticky() || !self.has_logged_failure.swap(true, Ordering::Relaxed) {
             log::line(&failure.message);
+            if let Some(remedy) = pinned(failure) {
+                log::line(remedy);
+            }
         }
         Status::from(failure)
     }
@@ -159,6 +159,21 @@ impl Context {
         let mut output = std::io::stdout().lock();
         let _ = output.write_all(&printed).and_then(|()| output.flush());
     }
+}
+
+/// What to do about an access to pinned memory of the program that the device does not have.
+fn pinned(failure: &Failure) -> Option<&'static str> {
+    let (_, digits) = failure
+        .message
+        .rsplit_once("at address 0x")
+        .filter(|_| failure.kind == FailureKind::IllegalAddress)?;
+    let end = digits.find(|digit: char| !digit.is_ascii_hexdigit()).unwrap_or(digits.len());
+    let address = usize::from_str_radix(&digits[..end], 16).ok()?;
+    driver::get().is_ok_and(|driver| driver.is_only_of_host(address)).then_some(
+        "the address is in pinned memory of the program, which a session gives to kernels only if the program asks for it: allocate it with \
+         cudaHostAllocMapped (CU_MEMHOSTALLOC_DEVICEMAP), register it with cudaHostRegisterMapped (CU_MEMHOSTREGISTER_DEVICEMAP), or ask for \
+         its device pointer",
+    )
 }
 
 unsafe extern "C" {

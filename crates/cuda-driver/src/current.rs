@@ -1,28 +1,40 @@
 //! The stack of contexts that each thread has, the current one on top.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use sahasra_cuda_boundary::process;
+use sahasra_cuda_boundary::process::{self, AtThreadEnd};
 
 use crate::boundary::Handle;
 use crate::context::Context;
 use crate::driver;
 use crate::status::Status;
 
+/// Handles of contexts and the contexts, the current one last.
+type Stack = Vec<(Handle, Weak<Context>)>;
+
 thread_local! {
     /// Current contexts of the thread, the current one last.
-    static STACK: RefCell<Vec<(Handle, Weak<Context>)>> = const { RefCell::new(Vec::new()) };
+    static STACK: ManuallyDrop<RefCell<Stack>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+    static END: AtThreadEnd = const { AtThreadEnd(clear) };
+}
+
+fn clear() {
+    STACK.with(|stack| stack.take());
+}
+
+/// Frees the stack when the thread ends.
+fn notice_end() {
+    // Fails while the thread ends.
+    let _ = END.try_with(|_| ());
 }
 
 /// Runs a function on the thread's stack.
-fn with_stack<T>(function: impl FnOnce(&mut Vec<(Handle, Weak<Context>)>) -> T) -> Result<T, Status> {
+fn with_stack<T>(function: impl FnOnce(&mut Stack) -> T) -> Result<T, Status> {
     process::check::<Status>()?;
-    // Fails while the thread ends.
-    STACK
-        .try_with(|stack| function(&mut stack.borrow_mut()))
-        .map_err(|_| Status::DEINITIALIZED)
+    Ok(STACK.with(|stack| function(&mut stack.borrow_mut())))
 }
 
 /// Handle of the thread's current context, or null.
@@ -52,6 +64,7 @@ pub(crate) fn context() -> Result<Arc<Context>, Status> {
 /// Replaces the thread's current context; null removes it.
 pub(crate) fn set(handle: Handle) -> Result<(), Status> {
     let entry = entry(handle)?;
+    notice_end();
     with_stack(|stack| {
         stack.pop();
         stack.extend(entry);
@@ -61,6 +74,7 @@ pub(crate) fn set(handle: Handle) -> Result<(), Status> {
 /// Makes a context current above the thread's others.
 pub(crate) fn push(handle: Handle) -> Result<(), Status> {
     let entry = entry(handle)?.ok_or(Status::INVALID_CONTEXT)?;
+    notice_end();
     with_stack(|stack| stack.push(entry))
 }
 

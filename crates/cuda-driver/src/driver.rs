@@ -135,9 +135,9 @@ pub(crate) fn initialise() -> Result<(), Status> {
     let reserved = reserved - reserved % page.max(GRANULARITY);
     let ranges = Ranges::new(addresses.start..reserved, page);
     let virtual_memory = VirtualMemory::new(reserved..addresses.end);
-    let pools = Table::default();
+    let pools = Table::refusing(Status::INVALID_VALUE);
     let default_pool = crate::table::new_handle();
-    pools.insert(default_pool, Arc::new(crate::ranges::Pool::default()));
+    pools.insert(default_pool, Arc::new(crate::ranges::Pool::of(0)));
     DRIVER.get_or_init(|| Driver {
         device,
         primary: Mutex::default(),
@@ -149,10 +149,10 @@ pub(crate) fn initialise() -> Result<(), Status> {
         streams: Table::default(),
         events: Table::default(),
         captures: Captures::default(),
-        graphs: Table::default(),
-        nodes: Table::default(),
-        executables: Table::default(),
-        objects: Table::default(),
+        graphs: Table::refusing(Status::INVALID_VALUE),
+        nodes: Table::refusing(Status::INVALID_VALUE),
+        executables: Table::refusing(Status::INVALID_VALUE),
+        objects: Table::refusing(Status::INVALID_VALUE),
         graph_memory: Mutex::default(),
         links: Table::default(),
         pools,

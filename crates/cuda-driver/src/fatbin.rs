@@ -38,10 +38,22 @@ pub(crate) fn text(bytes: &[u8], capability: u32) -> Result<String, Status> {
         .filter(|entry| entry.kind == EntryKind::Ptx && entry.architecture <= capability);
     // The first of those for one architecture.
     let Some(best) = texts.rev().max_by_key(|entry| entry.architecture) else {
-        log::once(REMEDY.to_owned());
+        let newer = entries.iter().filter(|entry| entry.kind == EntryKind::Ptx);
+        log::once(remedy(newer.map(|entry| entry.architecture), capability));
         return Err(Status::NO_BINARY_FOR_GPU);
     };
     best.text().ok_or(Status::INVALID_IMAGE)
+}
+
+/// What to do about an image whose PTX, if it has any, is for these architectures.
+fn remedy(newer: impl Iterator<Item = u32>, capability: u32) -> String {
+    match newer.min() {
+        Some(newer) => format!(
+            "the image has PTX for compute_{newer} and later only, and this device is compute_{capability}: compile for it, as nvcc does with \
+             -gencode arch=compute_{capability},code=compute_{capability}"
+        ),
+        None => REMEDY.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -95,6 +107,8 @@ mod tests {
         ];
         assert_eq!(text(&container(&entries)), Ok("eighty".to_owned()));
         assert_eq!(text(&container(&entries[..2])), Ok("seventy".to_owned()));
+        assert!(remedy([100, 90].into_iter(), 80).contains("PTX for compute_90 and later"));
+        assert_eq!(remedy(std::iter::empty(), 80), REMEDY);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use sahasra_cuda_boundary::log;
 use sahasra_cuda_device::Properties;
 
 use crate::attributes;
@@ -34,6 +35,10 @@ pub(crate) struct Shape {
 impl Shape {
     /// Refuses shapes in which the function cannot be launched.
     pub(crate) fn check(&self, entry: &Entry) -> Result<(), Status> {
+        if let Some(refusal) = &entry.description.refusal {
+            log::once(format!("kernel {} is not launched: {refusal}", entry.description.name));
+            return Err(Status::NOT_SUPPORTED);
+        }
         let [x, y, z] = self.grid;
         let is_grid = (1..=attributes::GRID_X).contains(&x) && [y, z].iter().all(|size| (1..=attributes::GRID_YZ).contains(size));
         let threads = self.block.iter().fold(1, |all: u64, size| all.saturating_mul(u64::from(*size)));

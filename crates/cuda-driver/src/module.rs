@@ -13,6 +13,9 @@ use crate::boundary::Handle;
 use crate::context::Context;
 use crate::status::Status;
 
+/// Registers of a thread, of which a multiprocessor has enough for 2048 threads.
+const REGISTERS_OF_ALL: u32 = attributes::REGISTERS / 2048;
+
 /// A module of a context.
 pub(crate) struct Module {
     pub(crate) handle: Handle,
@@ -140,10 +143,9 @@ impl Entry {
         })
     }
 
-    /// Registers of a thread. The PTX engine has as many as leave room for a block of the most threads.
+    /// Registers of a thread. The PTX engine has as many as leave room for all threads of a multiprocessor, which it never lacks.
     pub(crate) fn registers(&self) -> u32 {
-        let fitting = || (attributes::REGISTERS / self.description.max_threads.max(1)).min(64);
-        self.description.registers.unwrap_or_else(fitting)
+        self.description.registers.unwrap_or(REGISTERS_OF_ALL)
     }
 
     /// Sets an attribute on a device.

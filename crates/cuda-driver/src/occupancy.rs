@@ -21,8 +21,5 @@ pub(crate) fn blocks(entry: &Entry, threads: u32, shared_bytes: usize, device: &
     let of_warp = (entry.registers() * attributes::WARP).next_multiple_of(REGISTER_UNIT);
     let by_registers = attributes::size(82, device) / (of_warp * (threads / attributes::WARP)).max(1);
     let by_threads = (attributes::size(39, device) / threads).min(attributes::size(106, device));
-    match entry.description.registers {
-        Some(_) => by_threads.min(by_shared as u32).min(by_registers),
-        None => by_threads.min(by_shared as u32),
-    }
+    by_threads.min(by_shared as u32).min(by_registers)
 }

@@ -326,23 +326,28 @@ pub(crate) struct Pool {
     pub(crate) reuse: [AtomicBool; 3],
     pub(crate) used: AtomicU64,
     pub(crate) most_used: AtomicU64,
+    /// Most bytes that it gives at a time.
+    capacity: u64,
 }
 
-impl Default for Pool {
-    fn default() -> Self {
+impl Pool {
+    /// Pool of at most these bytes, or without a limit of its own for 0.
+    pub(crate) fn of(most_bytes: u64) -> Self {
         Self {
+            capacity: if most_bytes == 0 { u64::MAX } else { most_bytes },
             release_threshold: AtomicU64::new(0),
             reuse: [const { AtomicBool::new(true) }; 3],
             used: AtomicU64::new(0),
             most_used: AtomicU64::new(0),
         }
     }
-}
 
-impl Pool {
-    pub(crate) fn add(&self, bytes: u64) {
-        let used = self.used.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.most_used.fetch_max(used, Ordering::Relaxed);
+    pub(crate) fn add(&self, bytes: u64) -> Result<(), Status> {
+        let fitting = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.capacity);
+        let before = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fitting);
+        let before = before.map_err(|_| Status::OUT_OF_MEMORY)?;
+        self.most_used.fetch_max(before + bytes, Ordering::Relaxed);
+        Ok(())
     }
 }
 

@@ -40,17 +40,25 @@ impl Hasher for HandleHasher {
 /// Objects of one kind.
 pub(crate) struct Table<T> {
     objects: RwLock<HashMap<Handle, Arc<T>, BuildHasherDefault<HandleHasher>>>,
+    /// Code for a handle that has no object, or none any more.
+    unknown: Status,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Self {
-            objects: RwLock::default(),
-        }
+        Self::refusing(Status::INVALID_HANDLE)
     }
 }
 
 impl<T> Table<T> {
+    /// Empty table with the code for unknown handles.
+    pub(crate) fn refusing(unknown: Status) -> Self {
+        Self {
+            objects: RwLock::default(),
+            unknown,
+        }
+    }
+
     /// Adds an object under a handle. Returns the one whose place it takes.
     pub(crate) fn insert(&self, handle: Handle, object: Arc<T>) -> Option<Arc<T>> {
         self.objects.write().insert(handle, object)
@@ -72,14 +80,14 @@ impl<T> Table<T> {
         self.objects.read().get(&handle).cloned()
     }
 
-    /// The object of a handle; [`Status::INVALID_HANDLE`] if there is none, or none any more.
+    /// The object of a handle, or the table's code if there is none, or none any more.
     pub(crate) fn get(&self, handle: Handle) -> Result<Arc<T>, Status> {
-        self.find(handle).ok_or(Status::INVALID_HANDLE)
+        self.find(handle).ok_or(self.unknown)
     }
 
-    /// Removes an object; [`Status::INVALID_HANDLE`] if there is none, or none any more.
+    /// Removes an object. Returns the table's code if there is none, or none any more.
     pub(crate) fn remove(&self, handle: Handle) -> Result<Arc<T>, Status> {
-        self.objects.write().remove(&handle).ok_or(Status::INVALID_HANDLE)
+        self.objects.write().remove(&handle).ok_or(self.unknown)
     }
 
     /// Calls a function with each object.

@@ -28,6 +28,7 @@ use std::time::Duration;
 use sahasra_client::{Error, Options, Session, Target};
 use sahasra_cuda_device::{Device, Failure, FailureKind, HostBlock, KeptAddresses, Properties, Queue};
 use sahasra_error_chain::causes;
+use sahasra_wire::session::RejectionCode;
 
 use contexts::Contexts;
 use outbox::Outbox;
@@ -63,7 +64,12 @@ impl RemoteDevice {
             shares_memory,
             ..Options::default()
         };
-        let text = |error: Error| causes(&error);
+        let text = |error: Error| match &error {
+            Error::Refused {
+                code: RejectionCode::Busy, ..
+            } => "another program uses the session: wait until it has ended, or use another session".to_owned(),
+            error => causes(error),
+        };
         let (session, connected) = Session::begin(target, options).map_err(text)?;
         connected.wait().map_err(text)?;
         let welcome = session.welcome().ok_or("the session sent no greeting")?;

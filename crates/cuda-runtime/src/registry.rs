@@ -25,6 +25,8 @@ struct Entry {
 struct Registry {
     /// Images by number.
     binaries: HashMap<u64, usize>,
+    /// Numbers of images with variables in managed memory.
+    managed: HashSet<u64>,
     functions: HashMap<usize, Entry>,
     variables: HashMap<usize, Entry>,
     last_binary: u64,
@@ -59,6 +61,7 @@ pub(crate) fn remove_binary(binary: u64) {
     let mut registry = REGISTRY.write();
     let registry = registry.get_or_insert_default();
     registry.binaries.remove(&binary);
+    registry.managed.remove(&binary);
     registry.functions.retain(|_, entry| entry.binary != binary);
     registry.variables.retain(|_, entry| entry.binary != binary);
     if let Some(loaded) = LOADED.write().as_mut() {
@@ -192,10 +195,17 @@ fn module(driver: &Driver, context: u64, binary: u64) -> Result<Handle, Error> {
     if let Some(module) = known() {
         return module;
     }
-    let image = REGISTRY
-        .read()
-        .as_ref()
-        .and_then(|registry| registry.binaries.get(&binary).copied());
+    let (image, is_managed) = {
+        let registry = REGISTRY.read();
+        let registry = registry.as_ref();
+        (
+            registry.and_then(|registry| registry.binaries.get(&binary).copied()),
+            registry.is_some_and(|registry| registry.managed.contains(&binary)),
+        )
+    };
+    if is_managed {
+        return Err(Error::NOT_SUPPORTED);
+    }
     let image = image.ok_or(Error::INVALID_DEVICE_FUNCTION)?;
     let mut module = Handle::NULL;
     let loaded = driver
@@ -212,11 +222,19 @@ fn module(driver: &Driver, context: u64, binary: u64) -> Result<Handle, Error> {
 fn is_of_image(error: Error) -> bool {
     matches!(
         error,
-        Error::NO_KERNEL_IMAGE_FOR_DEVICE | Error::INVALID_PTX | Error::INVALID_KERNEL_IMAGE | Error::UNSUPPORTED_PTX_VERSION
+        Error::NO_KERNEL_IMAGE_FOR_DEVICE
+            | Error::INVALID_PTX
+            | Error::INVALID_KERNEL_IMAGE
+            | Error::UNSUPPORTED_PTX_VERSION
+            | Error::NOT_SUPPORTED
     )
 }
 
-/// Says that a program has variables in managed memory.
-pub(crate) fn refuse_managed(name: &CString) {
-    log::once(format!("the managed variable {} is not supported", name.to_string_lossy()));
+/// Refuses what an image has, because of a variable in managed memory: the host would read its shadow, which has no address.
+pub(crate) fn refuse_managed(binary: u64, name: &CString) {
+    REGISTRY.write().get_or_insert_default().managed.insert(binary);
+    log::once(format!(
+        "the managed variable {} is not supported, so no kernel of its image is launched; use cudaMallocManaged",
+        name.to_string_lossy()
+    ));
 }

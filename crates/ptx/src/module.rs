@@ -42,7 +42,8 @@ struct Entry {
     parameters: Vec<Parameter>,
     parameter_bytes: usize,
     thread_limit: Option<ThreadLimit>,
-    code: Code,
+    /// Without code, why the engine does not run the kernel, and the index of the text.
+    code: Result<Code, (usize, LoadError)>,
 }
 
 struct Inner {
@@ -74,17 +75,41 @@ impl Module {
     /// # Errors
     /// The first error or unsupported feature in the text, with its position.
     pub fn load(ptx: &str) -> Result<Self, LoadError> {
-        Self::link(&[ptx]).map_err(|error| error.error)
+        let module = Self::link(&[ptx]).map_err(|error| error.error)?;
+        let first = module.refusals().next();
+        match first {
+            Some(refused) => Err(refused.error),
+            None => Ok(module),
+        }
     }
 
     /// Links texts to one module: what a text declares `.extern`, or declares without defining it, is what another text defines as
     /// `.visible`, `.weak` or `.common` (PTX ISA §11.6). Of several weak definitions, the first one is taken.
     ///
+    /// A kernel that has, or may call, what this engine does not support is refused when it is launched, as long as other kernels run: see
+    /// [`Kernel::refusal`].
+    ///
     /// # Errors
-    /// The first error or unsupported feature, and the text that has it.
+    /// The first error, and the text that has it. The first unsupported feature, if no kernel runs.
     pub fn link(texts: &[&str]) -> Result<Self, LinkError> {
-        let inner = link::link(texts).map_err(|(text, error)| LinkError { text, error })?;
-        Ok(Self(Arc::new(inner)))
+        let inner = link::link(texts).map_err(|(text, error)| LinkError { text, error, kernel: None })?;
+        let module = Self(Arc::new(inner));
+        let first = module.refusals().next();
+        match first {
+            Some(refused) if module.0.entries.iter().all(|entry| entry.code.is_err()) => Err(refused),
+            _ => Ok(module),
+        }
+    }
+
+    fn refusals(&self) -> impl Iterator<Item = LinkError> {
+        self.0.entries.iter().filter_map(|entry| {
+            let (text, error) = entry.code.as_ref().err()?;
+            Some(LinkError {
+                text: *text,
+                error: error.clone(),
+                kernel: Some(entry.name.clone()),
+            })
+        })
     }
 
     /// Returns the module's kernels in the order of the text.
@@ -112,7 +137,7 @@ impl Module {
             .0
             .entries
             .iter()
-            .map(|entry| (size_of::<Entry>() + entry.code.bytes()) as u64)
+            .map(|entry| (size_of::<Entry>() + entry.code.as_ref().map_or(0, Code::bytes)) as u64)
             .sum::<u64>();
         size_of::<Inner>() as u64 + initial + code
     }
@@ -254,6 +279,15 @@ impl Kernel {
         &self.module.0.entries[self.index]
     }
 
+    fn code(&self) -> Option<&Code> {
+        self.entry().code.as_ref().ok()
+    }
+
+    /// Returns why the engine does not run the kernel: the first unsupported feature.
+    pub fn refusal(&self) -> Option<&LoadError> {
+        self.entry().code.as_ref().err().map(|(_, error)| error)
+    }
+
     /// Returns the name in the PTX text.
     pub fn name(&self) -> &str {
         &self.entry().name
@@ -271,12 +305,12 @@ impl Kernel {
 
     /// Returns the static shared memory of a block in bytes.
     pub fn static_shared_bytes(&self) -> u64 {
-        self.entry().code.static_shared_bytes
+        self.code().map_or(0, |code| code.static_shared_bytes)
     }
 
     /// Returns the local memory of a thread in bytes.
     pub fn local_bytes(&self) -> u64 {
-        self.entry().code.local_bytes
+        self.code().map_or(0, |code| code.local_bytes)
     }
 
     /// Returns the maximum number of threads of a block: `.maxntid` or `.reqntid`, else 1024.
@@ -295,7 +329,7 @@ impl Kernel {
 
     /// Returns whether the kernel uses module-scope variables, and therefore must come from a [`LoadedModule`].
     pub fn needs_instance(&self) -> bool {
-        self.entry().code.uses_symbols
+        self.code().is_some_and(|code| code.uses_symbols)
     }
 
     /// Returns whether a launch may leave state for later launches of the same instance, in `.global` variables or on the heap.
@@ -316,6 +350,10 @@ impl Kernel {
     pub fn launch(&self, launch: &Launch, arguments: &[u8], memory: &Memory, cancel: &Cancel) -> Result<LaunchStatistics, Fault> {
         let entry = self.entry();
         let refuse = |reason: String| Err(Fault::invalid_launch(&entry.name, reason));
+        let code = match &entry.code {
+            Ok(code) => code,
+            Err((_, error)) => return refuse(error.to_string()),
+        };
         if arguments.len() != entry.parameter_bytes {
             return refuse(format!(
                 "{} bytes of arguments for {} bytes of parameters",
@@ -323,7 +361,7 @@ impl Kernel {
                 entry.parameter_bytes
             ));
         }
-        if entry.code.uses_symbols && self.symbols.is_none() {
+        if code.uses_symbols && self.symbols.is_none() {
             return refuse("the kernel uses module-scope variables and the module was not instantiated".into());
         }
         if let Some(limit) = entry.thread_limit {
@@ -337,7 +375,7 @@ impl Kernel {
         }
         let program = Program {
             name: &entry.name,
-            code: &entry.code,
+            code,
             files: &self.module.0.files,
             symbols: self.symbols.as_deref().unwrap_or_default(),
         };

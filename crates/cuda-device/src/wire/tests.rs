@@ -143,6 +143,7 @@ fn descriptions_and_kinds_of_failures_come_back_as_they_were() {
             required_block: Some([4, 5, 6]),
             registers: Some(7),
             constant_bytes: 8,
+            refusal: Some("unsupported".to_owned()),
         }],
         variables: vec![VariableDescription {
             name: "v".to_owned(),

@@ -57,6 +57,13 @@ fn begin(stream: Handle, mode: c_uint, graph: Option<Arc<Graph>>, nodes: Vec<Han
     if capture.owns_graph {
         driver.add_graph(&capture.graph);
     }
+    // Whoever destroys a stream ends its captures afterwards, and may have seen none yet.
+    if driver.streams.find(stream.0).is_none() {
+        if driver.captures.forget_stream(stream.0).is_some() {
+            driver.abandon(&capture, None);
+        }
+        return Err(Status::INVALID_HANDLE);
+    }
     Ok(())
 }
 

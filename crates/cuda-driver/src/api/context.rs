@@ -15,6 +15,11 @@ use crate::status::Status;
 
 /// Most bytes that the heap of kernels can have: beside the device's memory.
 const MAX_HEAP_BYTES: u64 = 64 << 20;
+/// Bytes that kernels may print between two waiting calls (CUDA's default).
+const PRINT_BYTES: usize = 1 << 20;
+/// `CU_FUNC_CACHE_PREFER_EQUAL` and `CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE`, the last of their kinds.
+const CACHE_EQUAL: c_uint = 3;
+const BANKS_OF_EIGHT: c_uint = 2;
 /// Most bytes of a thread's call stack: the local memory of a thread.
 const MAX_STACK_BYTES: u64 = 512 << 10;
 
@@ -183,7 +188,7 @@ exports! {
         let context = current()?;
         value.set(match limit {
             0 => context.stack_bytes.load(Ordering::Relaxed) as usize,
-            1 => context.print_bytes.load(Ordering::Relaxed) as usize,
+            1 => PRINT_BYTES,
             2 => context.heap_bytes.load(Ordering::Relaxed) as usize,
             3 | 4 | 6 => 0,
             5 => 64,
@@ -191,20 +196,19 @@ exports! {
         })
     }
 
-    /// The limit of what kernels print is kept, and is 1 MiB.
+    /// The limit of what kernels print stays 1 MiB, which [`cuCtxGetLimit`] says.
     fn cuCtxSetLimit(limit: c_uint, value: usize) {
         let context = current()?;
         let value = value as u64;
         match limit {
             0 if value <= MAX_STACK_BYTES => context.stack_bytes.store(value, Ordering::Relaxed),
             0 => return Err(Status::INVALID_VALUE),
-            1 => context.print_bytes.store(value, Ordering::Relaxed),
             2 if value <= MAX_HEAP_BYTES => {
                 context.submit(Operation::LimitHeap(value))?;
                 context.heap_bytes.store(value, Ordering::Relaxed);
             }
             2 => return Err(Status::OUT_OF_MEMORY),
-            3..=6 => {}
+            1 | 3..=6 => {}
             _ => return Err(Status::UNSUPPORTED_LIMIT),
         }
         Ok(())
@@ -215,6 +219,9 @@ exports! {
     }
 
     fn cuCtxSetCacheConfig(preference: c_uint) {
+        if preference > CACHE_EQUAL {
+            return Err(Status::INVALID_VALUE);
+        }
         current()?.cache_preference.store(preference, Ordering::Relaxed);
         Ok(())
     }
@@ -224,6 +231,9 @@ exports! {
     }
 
     fn cuCtxSetSharedMemConfig(size: c_uint) {
+        if size > BANKS_OF_EIGHT {
+            return Err(Status::INVALID_VALUE);
+        }
         current()?.bank_size.store(size, Ordering::Relaxed);
         Ok(())
     }

@@ -27,6 +27,8 @@ const COOPERATIVE_ON: [u32; 16] = {
 const CLUSTER: c_uint = 4;
 const PROGRAMMATIC_EVENT: c_uint = 7;
 const COMPLETION_EVENT: c_uint = 12;
+/// `CU_LAUNCH_ATTRIBUTE_SHARED_MEMORY_MODE`, the last one of CUDA 13.
+const LAST_ATTRIBUTE: c_uint = 18;
 
 /// `CUlaunchAttribute`.
 #[derive(Clone, Copy)]
@@ -90,7 +92,8 @@ impl Request {
 pub(crate) fn check_attribute(id: u32, value: &[u32; 16]) -> Result<(), Status> {
     match id {
         CLUSTER if value[..3] != [1, 1, 1] => refuse("a launch in clusters"),
-        _ => Ok(()),
+        0..=LAST_ATTRIBUTE => Ok(()),
+        _ => Err(Status::INVALID_VALUE),
     }
 }
 

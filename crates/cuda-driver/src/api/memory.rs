@@ -10,7 +10,7 @@ use crate::current;
 use crate::driver::{self, DEVICE_MAP, READ_ONLY};
 use crate::graph::Work;
 use crate::lane::Lane;
-use crate::parameters::AllocationParameters;
+use crate::parameters::{AllocationParameters, DEVICE_LOCATION};
 use crate::ranges::Kind;
 use crate::status::Status;
 
@@ -20,6 +20,18 @@ const PORTABLE: c_uint = 1;
 const WRITE_COMBINED: c_uint = 4;
 /// `CU_MEMHOSTREGISTER_IOMEMORY`.
 const IO_MEMORY: c_uint = 4;
+/// `CU_DEVICE_CPU`.
+const CPU: c_int = -1;
+/// `CU_MEM_LOCATION_TYPE_HOST` and `CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT`, between which is the other one of the host.
+const HOST_LOCATION: c_uint = 2;
+const HOST_PART_OF_THREAD: c_uint = 4;
+/// `CU_MEM_ADVISE_…`.
+const SET_READ_MOSTLY: c_uint = 1;
+const UNSET_READ_MOSTLY: c_uint = 2;
+const SET_PREFERRED_LOCATION: c_uint = 3;
+const UNSET_PREFERRED_LOCATION: c_uint = 4;
+const SET_ACCESSED_BY: c_uint = 5;
+const UNSET_ACCESSED_BY: c_uint = 6;
 
 exports! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
@@ -79,21 +91,28 @@ exports! {
     }
 
     /// Managed memory is where it is: advice and prefetching change nothing.
-    fn cuMemAdvise(address: u64, bytes: usize, _advice: c_uint, _device: c_int) {
+    fn cuMemAdvise(address: u64, bytes: usize, advice: c_uint, device: c_int) {
+        check_advice(advice, || check_place(device))?;
         managed(address, bytes)
     }
 
-    fn cuMemAdvise_v2(address: u64, bytes: usize, _advice: c_uint, _location: u64) {
+    fn cuMemAdvise_v2(address: u64, bytes: usize, advice: c_uint, location: u64) {
+        check_advice(advice, || check_location(location))?;
         managed(address, bytes)
     }
 
-    fn cuMemPrefetchAsync(address: u64, bytes: usize, _device: c_int, stream: Handle) {
+    fn cuMemPrefetchAsync(address: u64, bytes: usize, device: c_int, stream: Handle) {
         Lane::of(stream)?.refuse_capture()?;
+        check_place(device)?;
         managed(address, bytes)
     }
 
-    fn cuMemPrefetchAsync_v2(address: u64, bytes: usize, _location: u64, _flags: c_uint, stream: Handle) {
+    fn cuMemPrefetchAsync_v2(address: u64, bytes: usize, location: u64, flags: c_uint, stream: Handle) {
         Lane::of(stream)?.refuse_capture()?;
+        check_location(location)?;
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
         managed(address, bytes)
     }
 
@@ -183,6 +202,32 @@ fn register(pointer: HostPointer, bytes: usize, flags: c_uint) -> Result<(), Sta
         return refuse("memory of an I/O device (CU_MEMHOSTREGISTER_IOMEMORY)");
     }
     driver::get()?.register_host(&current::context()?, pointer, bytes, flags)
+}
+
+/// Refuses a device that does not exist; [`CPU`] is the host.
+fn check_place(device: c_int) -> Result<(), Status> {
+    match device {
+        CPU => Ok(()),
+        device => driver::get()?.check_device(device),
+    }
+}
+
+/// Refuses a `CUmemLocation` that does not exist: a type, and the number of a device or of a part of the host.
+fn check_location(location: u64) -> Result<(), Status> {
+    match location as c_uint {
+        DEVICE_LOCATION => driver::get()?.check_device((location >> 32) as c_int),
+        HOST_LOCATION..=HOST_PART_OF_THREAD => Ok(()),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+/// Refuses an advice (`CUmem_advise`) that does not exist, and a place that does not exist if the advice has one.
+fn check_advice(advice: c_uint, check_place: impl FnOnce() -> Result<(), Status>) -> Result<(), Status> {
+    match advice {
+        SET_READ_MOSTLY | UNSET_READ_MOSTLY | UNSET_PREFERRED_LOCATION => Ok(()),
+        SET_PREFERRED_LOCATION | SET_ACCESSED_BY | UNSET_ACCESSED_BY => check_place(),
+        _ => Err(Status::INVALID_VALUE),
+    }
 }
 
 /// Refuses what is not within managed memory.

@@ -8,22 +8,11 @@ use sahasra_cuda_boundary::missing::refuse;
 
 use crate::boundary::{Handle, In, Out};
 use crate::driver;
+use crate::parameters::{DEVICE_LOCATION, PINNED, PoolProperties};
 use crate::ranges::Pool;
 use crate::status::Status;
 use crate::table::new_handle;
 
-/// The first words of `CUmemPoolProps`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct PoolProperties {
-    allocation_type: c_uint,
-    handle_types: c_uint,
-    location_type: c_uint,
-    location: c_int,
-}
-
-/// `CU_MEM_LOCATION_TYPE_DEVICE`.
-const DEVICE: c_uint = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
 const READ_WRITE: c_uint = 3;
 
@@ -32,15 +21,15 @@ exports! {
         pool.require()?;
         let driver = driver::get()?;
         let properties = properties.get()?;
-        if properties.allocation_type != 1 {
+        if properties.allocation_type != PINNED {
             return Err(Status::INVALID_VALUE);
         }
-        if properties.location_type != DEVICE || properties.handle_types != 0 {
+        if properties.location_type != DEVICE_LOCATION || properties.handle_types != 0 {
             return refuse("a memory pool of the host or for other processes");
         }
         driver.check_device(properties.location)?;
         let handle = new_handle();
-        driver.pools.insert(handle, Arc::new(Pool::default()));
+        driver.pools.insert(handle, Arc::new(Pool::of(properties.most_bytes as u64)));
         pool.set(handle)
     }
 

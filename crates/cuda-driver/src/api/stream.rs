@@ -149,9 +149,9 @@ exports! {
         stream: Handle,
         callback: Option<unsafe extern "C" fn(Handle, Status, HostPointer)>,
         data: HostPointer,
-        _flags: c_uint,
+        flags: c_uint,
     ) {
-        let callback = callback.ok_or(Status::INVALID_VALUE)?;
+        let callback = callback.filter(|_| flags == 0).ok_or(Status::INVALID_VALUE)?;
         let lane = Lane::of(stream)?;
         lane.refuse_capture()?;
         lane.call(move |failure| {

@@ -206,6 +206,15 @@ impl Driver {
         (is_inside && range.origin == Origin::Allocated).then(|| (Arc::clone(&range.block), offset))
     }
 
+    /// Whether an address is in host memory that the library knows and the device does not have. `false` while the memory changes.
+    pub(crate) fn is_only_of_host(&self, address: usize) -> bool {
+        let Some(host) = self.host.try_read() else {
+            return false;
+        };
+        let below = host.range(..=address).next_back();
+        below.is_some_and(|(start, range)| address - start < range.bytes()) && self.ranges.find(address as u64).is_none()
+    }
+
     /// Start and flags of the range of host memory that contains a pointer.
     pub(crate) fn host_range(&self, address: usize) -> Option<(usize, usize, u32, Handle)> {
         let host = self.host.read();

@@ -65,7 +65,7 @@ impl Driver {
         if let Kind::Pooled(pool) = kind
             && let Some(pool) = self.pools.find(pool)
         {
-            pool.add(size);
+            pool.add(size).inspect_err(|_| self.release(size))?;
         }
         Ok(())
     }

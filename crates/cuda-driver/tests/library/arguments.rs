@@ -3,7 +3,8 @@
 use std::os::unix::ffi::OsStrExt;
 
 use crate::driver::{
-    CPU, INVALID_VALUE, KERNELS, NOT_INITIALIZED, NOT_SUPPORTED, Program, SUCCESS, apart, cu, ok, open, parameter, refuses_machine_code,
+    CPU, INVALID_VALUE, KERNELS, NOT_INITIALIZED, NOT_SUPPORTED, Program, SUCCESS, apart, cu, has_textures, is_on_session, ok, open,
+    parameter, refuses_machine_code, text,
 };
 
 #[test]
@@ -267,4 +268,87 @@ fn pointers_without_memory_have_no_attributes() {
         ok!(library, cuMemAddressFree(reserved, unit));
         assert_eq!(attribute(13, reserved), Err(INVALID_VALUE));
     });
+}
+
+#[test]
+fn values_that_do_not_exist_are_refused() {
+    apart("arguments::values_that_do_not_exist_are_refused", CPU, || {
+        let mut program = Program::new();
+        let library = &program.library;
+        let (mut managed, mut pool, mut limit) = (0u64, 0u64, 0usize);
+        ok!(library, cuMemAllocManaged(&raw mut managed, 64usize, 1u32));
+        let location = |kind: u64, id: u64| id << 32 | kind;
+        for (advice, device, code) in [(1, 77, 0), (3, 0, 0), (5, -1, 0), (3, 3, 101), (6, -2, 101), (7, 0, 1), (0, 0, 1)] {
+            let advised = cu!(library, cuMemAdvise(managed, 64usize, advice as u32, device));
+            assert_eq!(advised, code, "{advice} {device}");
+        }
+        for (place, code) in [
+            (location(1, 0), 0),
+            (location(2, 0), 0),
+            (location(3, 1), 0),
+            (location(1, 7), 101),
+            (location(77, 0), 1),
+            (0, 1),
+        ] {
+            assert_eq!(cu!(library, cuMemAdvise_v2(managed, 64usize, 3u32, place)), code, "{place:x}");
+            let prefetched = cu!(library, cuMemPrefetchAsync_v2(managed, 64usize, place, 0u32, 0u64));
+            assert_eq!(prefetched, code, "{place:x}");
+        }
+        assert_eq!(
+            cu!(library, cuMemPrefetchAsync_v2(managed, 64usize, 2u64, 1u32, 0u64)),
+            INVALID_VALUE
+        );
+        assert_eq!(cu!(library, cuMemPrefetchAsync(managed, 64usize, 3i32, 0u64)), 101);
+        assert_eq!(cu!(library, cuCtxSetCacheConfig(77u32)), INVALID_VALUE);
+        assert_eq!(cu!(library, cuCtxSetSharedMemConfig(3u32)), INVALID_VALUE);
+        ok!(library, cuCtxSetLimit(1u32, 8usize << 20));
+        ok!(library, cuCtxGetLimit(&raw mut limit, 1u32));
+        assert_eq!(limit, 1 << 20, "what holds");
+        extern "C" fn never(_: u64, _: u32, _: *mut u8) {
+            unreachable!("it was refused");
+        }
+        let callback = never as extern "C" fn(u64, u32, *mut u8);
+        assert_eq!(
+            cu!(library, cuStreamAddCallback(0u64, callback, std::ptr::null_mut::<u8>(), 1u32)),
+            INVALID_VALUE
+        );
+        let properties = [1u64, 1, 0, 1 << 20, 0, 0, 0, 0, 0, 0, 0];
+        ok!(library, cuMemPoolCreate(&raw mut pool, properties.as_ptr()));
+        let mut memory = [0u64; 2];
+        let allocate = |place: &mut u64, bytes: usize| cu!(library, cuMemAllocFromPoolAsync(std::ptr::from_mut(place), bytes, pool, 0u64));
+        assert_eq!(allocate(&mut memory[0], 1 << 20), 0);
+        assert_eq!(allocate(&mut memory[1], 512), 2, "the pool is full");
+        ok!(library, cuMemFreeAsync(memory[0], 0u64));
+        assert_eq!(allocate(&mut memory[1], 512), 0);
+        let (registers, mut blocks) = (32, 0i32);
+        let function = program.function("saxpy");
+        let mut value = 0i32;
+        ok!(library, cuFuncGetAttribute(&raw mut value, 4u32, function));
+        ok!(
+            library,
+            cuOccupancyMaxActiveBlocksPerMultiprocessor(&raw mut blocks, function, 128i32, 0usize)
+        );
+        assert_eq!((value, blocks), (registers, 65536 / (registers * 128)));
+        program.module = 0;
+    });
+}
+
+#[test]
+fn a_fault_in_pinned_memory_of_the_program_says_what_to_do() {
+    if !is_on_session() {
+        return;
+    }
+    let test = "arguments::a_fault_in_pinned_memory_of_the_program_says_what_to_do";
+    let output = apart(test, CPU, || {
+        let program = Program::new();
+        let mut pinned = 0u64;
+        ok!(program.library, cuMemHostAlloc(&raw mut pinned, 64usize, 0u32));
+        let stray = program.function("stray");
+        assert_eq!(program.launch_one(stray, &mut [parameter(&mut pinned)]), 0);
+        assert_eq!(cu!(program.library, cuCtxSynchronize()), 700);
+    });
+    if let Some(output) = output.filter(|_| has_textures()) {
+        let errors = text(&output.stderr);
+        assert_eq!(errors.matches("CU_MEMHOSTALLOC_DEVICEMAP").count(), 1, "{errors}");
+    }
 }

@@ -135,7 +135,7 @@ fn captured_work_is_done_by_each_launch() {
             }
         }
         ok!(library, cuGraphExecDestroy(executable));
-        assert_eq!(cu!(library, cuGraphLaunch(executable, stream)), 400);
+        assert_eq!(cu!(library, cuGraphLaunch(executable, stream)), INVALID_VALUE);
     });
 }
 

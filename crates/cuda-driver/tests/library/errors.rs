@@ -2,8 +2,8 @@
 
 use crate::driver::{
     COOPERATIVE_LAUNCH_TOO_LARGE, CPU, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_PTX, INVALID_VALUE,
-    KERNELS, LAUNCH_FAILED, NO_DEVICE, NOT_FOUND, NOT_INITIALIZED, NOT_SUPPORTED, OUT_OF_MEMORY, Program, SUCCESS, apart, cu, ok, open,
-    parameter, refuses_machine_code, text,
+    KERNELS, LAUNCH_FAILED, NO_DEVICE, NOT_FOUND, NOT_INITIALIZED, NOT_SUPPORTED, OUT_OF_MEMORY, Program, SUCCESS, apart, cu, has_textures,
+    ok, open, parameter, refuses_machine_code, text,
 };
 
 #[test]
@@ -221,7 +221,10 @@ fn wrong_arguments_are_refused() {
             assert_eq!(cu!(library, cuEventSynchronize(unknown)), INVALID_HANDLE);
             assert_eq!(program.launch_one(unknown, &mut []), INVALID_HANDLE);
             assert_eq!(cu!(library, cuLinkDestroy(unknown)), INVALID_HANDLE);
-            assert_eq!(cu!(library, cuMemPoolDestroy(unknown)), INVALID_HANDLE);
+            assert_eq!(cu!(library, cuMemPoolDestroy(unknown)), INVALID_VALUE);
+            assert_eq!(cu!(library, cuGraphDestroy(unknown)), INVALID_VALUE);
+            assert_eq!(cu!(library, cuGraphExecDestroy(unknown)), INVALID_VALUE);
+            assert_eq!(cu!(library, cuGraphLaunch(unknown, 0u64)), INVALID_VALUE);
             if unknown > 2 {
                 assert_eq!(cu!(library, cuStreamSynchronize(unknown)), INVALID_HANDLE);
                 assert_eq!(cu!(library, cuMemFree_v2(unknown)), INVALID_VALUE);
@@ -277,4 +280,35 @@ fn wrong_arguments_are_refused() {
         }
         ok!(library, cuCtxSynchronize());
     });
+}
+
+#[test]
+fn a_kernel_that_the_engine_does_not_run_is_refused_at_its_launch() {
+    const TEXT: &std::ffi::CStr = c".version 7.0 .target sm_80 .address_size 64
+        .visible .entry cube(.param .u64 t) { .reg .b32 %r<5>; .reg .f32 %f<5>; .reg .b64 %rd<2>; ld.param.u64 %rd1, [t];
+          tex.cube.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%rd1, {%f1, %f2, %f3, %f4}]; ret; }
+        .visible .entry seven(.param .u64 out) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [out]; st.global.u32 [%rd1], 7; ret; }";
+    let output = apart(
+        "errors::a_kernel_that_the_engine_does_not_run_is_refused_at_its_launch",
+        CPU,
+        || {
+            let mut program = Program::new();
+            if !has_textures() {
+                return;
+            }
+            ok!(program.library, cuModuleLoadData(&raw mut program.module, TEXT.as_ptr()));
+            let (cube, seven) = (program.function("cube"), program.function("seven"));
+            let mut out = program.allocate(4);
+            for _ in 0..2 {
+                assert_eq!(program.launch_one(cube, &mut [parameter(&mut out)]), NOT_SUPPORTED);
+            }
+            assert_eq!(program.launch_one(seven, &mut [parameter(&mut out)]), SUCCESS);
+            assert_eq!(program.word(out), Ok(7));
+        },
+    );
+    if let Some(output) = output.filter(|_| has_textures()) {
+        let errors = text(&output.stderr);
+        assert_eq!(errors.matches("kernel cube is not launched: line 3").count(), 1, "{errors}");
+        assert!(errors.contains("tex.cube"), "{errors}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::driver::{CPU, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, Program, SUCCESS, apart, cu, ok, text};
+use crate::driver::{CPU, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, Program, SUCCESS, apart, cu, ok, text};
 use crate::nodes::{Allocation, Call};
 
 const NONE: *const u64 = std::ptr::null();
@@ -339,7 +339,7 @@ fn objects_of_the_program_end_with_the_last_graph() {
         while ENDED.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
-        assert_eq!(cu!(library, cuUserObjectRelease(object, 1u32)), INVALID_HANDLE);
+        assert_eq!(cu!(library, cuUserObjectRelease(object, 1u32)), INVALID_VALUE);
     });
 }
 

@@ -1,6 +1,6 @@
 //! Graphs of nodes that the program adds.
 
-use crate::driver::{CPU, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, Program, apart, cu, ok};
+use crate::driver::{CPU, INVALID_CONTEXT, INVALID_VALUE, Program, apart, cu, ok};
 use crate::nodes::{Instantiation, Kernel};
 
 #[test]
@@ -38,7 +38,7 @@ fn nodes_run_in_the_order_of_edges_and_cycles_are_refused() {
         ok!(library, cuGraphRemoveDependencies(graph, &raw const last, &raw const fill, 1usize));
         ok!(library, cuGraphDestroyNode(last));
         let mut kind = 0u32;
-        assert_eq!(cu!(library, cuGraphNodeGetType(last, &raw mut kind)), INVALID_HANDLE);
+        assert_eq!(cu!(library, cuGraphNodeGetType(last, &raw mut kind)), INVALID_VALUE);
         ok!(library, cuGraphInstantiateWithParams(&raw mut refused, graph, &raw mut asked));
         assert_eq!(asked.result, 0);
         let folder = tempfile::tempdir().unwrap();
@@ -81,7 +81,7 @@ fn clones_and_children_are_graphs_of_their_own() {
         assert!(program.nodes(clone).contains(&copy));
         ok!(library, cuGraphDestroy(outer));
         ok!(library, cuGraphDestroy(inner));
-        assert_eq!(cu!(library, cuGraphDestroy(outer)), INVALID_HANDLE);
+        assert_eq!(cu!(library, cuGraphDestroy(outer)), INVALID_VALUE);
         let executable = program.instantiate(clone);
         program.run(executable);
         assert_eq!(program.word(address), Ok(26));

@@ -213,3 +213,34 @@ fn managed_memory_is_attached_to_streams() {
         assert_eq!(attach(stream, managed, 0, 4), INVALID_VALUE, "freed");
     });
 }
+
+#[test]
+fn a_capture_that_begins_in_a_stream_while_that_is_destroyed_is_not_left_over() {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    let test = "streams::a_capture_that_begins_in_a_stream_while_that_is_destroyed_is_not_left_over";
+    apart(test, CPU, || {
+        let program = Program::new();
+        let library = &program.library;
+        let (current, is_over) = (AtomicU64::new(program.stream()), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let stream = current.load(Ordering::Relaxed);
+                    let mut graph = 0u64;
+                    if cu!(library, cuStreamBeginCapture_v2(stream, 2u32)) == SUCCESS {
+                        cu!(library, cuStreamEndCapture(stream, &raw mut graph));
+                    }
+                }
+            });
+            let since = std::time::Instant::now();
+            while since.elapsed() < std::time::Duration::from_secs(2) {
+                let old = current.swap(program.stream(), Ordering::Relaxed);
+                ok!(library, cuStreamDestroy_v2(old));
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        ok!(library, cuStreamDestroy_v2(current.into_inner()));
+        ok!(library, cuCtxSynchronize());
+    });
+}

@@ -26,6 +26,10 @@ exports! {
         version.set(VERSION)
     }
 
+    fn cudaDriverGetVersion(version: Out<c_int>) {
+        error::driver_version(version, VERSION)
+    }
+
     fn cudaGetDriverEntryPoint(name: Text, function: Out<usize>, flags: u64, status: Out<c_uint>) {
         error::entry_point(name, function, VERSION, flags, status)
     }

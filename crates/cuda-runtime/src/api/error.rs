@@ -42,17 +42,22 @@ pub fn entry_point(name: Text, function: Out<usize>, version: c_int, flags: u64,
     Ok(())
 }
 
-exports! {
-    /// 0 if there is no driver library.
-    fn cudaDriverGetVersion(version: Out<c_int>) {
-        version.set(0)?;
-        match driver::library() {
-            Ok(driver) => driver.cuDriverGetVersion(version),
-            Err(Error::INSUFFICIENT_DRIVER) => Ok(()),
-            Err(error) => Err(error),
+/// Version of the driver library, or 0 if there is none. At least that of the runtime, which needs no newer driver than it has found: programs
+/// take an older one for insufficient.
+pub fn driver_version(version: Out<c_int>, own: c_int) -> Result<(), Error> {
+    version.set(0)?;
+    match driver::library() {
+        Ok(driver) => {
+            let mut found = 0;
+            driver.cuDriverGetVersion(Out::new(&raw mut found))?;
+            version.set(found.max(own))
         }
+        Err(Error::INSUFFICIENT_DRIVER) => Ok(()),
+        Err(error) => Err(error),
     }
+}
 
+exports! {
     fn cudaGetDriverEntryPointByVersion(name: Text, function: Out<usize>, version: c_uint, flags: u64, status: Out<c_uint>) {
         entry_point(name, function, version as c_int, flags, status)
     }

@@ -3,6 +3,9 @@
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::mem::ManuallyDrop;
+
+use sahasra_cuda_boundary::process::AtThreadEnd;
 
 use super::launch::{Launch, launch};
 use crate::boundary::{Dimensions, Handle, In, Out, Pointer, Text};
@@ -33,7 +36,12 @@ struct Configuration {
 
 thread_local! {
     /// Configurations of the launches that the thread has begun.
-    static CONFIGURATIONS: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
+    static CONFIGURATIONS: ManuallyDrop<RefCell<Vec<Configuration>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+    static END: AtThreadEnd = const { AtThreadEnd(clear) };
+}
+
+fn clear() {
+    CONFIGURATIONS.with(|configurations| configurations.take());
 }
 
 /// Runs a registration, which has no way to report an error: one is reported by the first launch.
@@ -126,7 +134,7 @@ pub unsafe extern "C" fn __cudaRegisterVar(
 #[unsafe(no_mangle)]
 #[allow(clippy::missing_safety_doc, reason = "the compiler's code passes what it has made")]
 pub unsafe extern "C" fn __cudaRegisterManagedVar(
-    _binary: *mut *mut c_void,
+    binary: *mut *mut c_void,
     _shadow: *mut *mut c_void,
     _device_address: *mut c_char,
     device_name: *const c_char,
@@ -136,7 +144,7 @@ pub unsafe extern "C" fn __cudaRegisterManagedVar(
     _is_global: c_int,
 ) {
     note(|| {
-        registry::refuse_managed(&name(device_name)?);
+        registry::refuse_managed(number(binary), &name(device_name)?);
         Ok(())
     });
 }
@@ -151,7 +159,9 @@ pub extern "C" fn __cudaPushCallConfiguration(grid: Dimensions, block: Dimension
         stream,
     };
     let pushed = sahasra_cuda_boundary::call::<Error>(|| {
-        CONFIGURATIONS.with_borrow_mut(|configurations| configurations.push(configuration));
+        // Fails while the thread ends.
+        let _ = END.try_with(|_| ());
+        CONFIGURATIONS.with(|configurations| configurations.borrow_mut().push(configuration));
         Ok(())
     });
     pushed.0
@@ -159,7 +169,7 @@ pub extern "C" fn __cudaPushCallConfiguration(grid: Dimensions, block: Dimension
 
 exports! {
     fn __cudaPopCallConfiguration(grid: Out<Dimensions>, block: Out<Dimensions>, shared_bytes: Out<usize>, stream: Out<Handle>) {
-        let configuration = CONFIGURATIONS.with_borrow_mut(Vec::pop).ok_or(Error::MISSING_CONFIGURATION)?;
+        let configuration = CONFIGURATIONS.with(|configurations| configurations.borrow_mut().pop()).ok_or(Error::MISSING_CONFIGURATION)?;
         grid.set(configuration.grid)?;
         block.set(configuration.block)?;
         shared_bytes.set(configuration.shared_bytes)?;

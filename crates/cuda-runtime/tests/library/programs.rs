@@ -30,6 +30,11 @@ fn kernels_are_launched_in_every_way() {
 }
 
 #[test]
+fn functions_that_run_at_exit_use_the_device_before_it_is_closed() {
+    passes("exit");
+}
+
+#[test]
 fn memory_is_allocated_copied_and_filled() {
     passes("memory");
 }
@@ -62,6 +67,7 @@ fn errors_have_the_documented_codes() {
             1,
             "{errors}"
         );
+        assert_eq!(errors.matches("the managed variable total is not supported").count(), 1, "{errors}");
         assert_eq!(errors.matches("machine code for a GPU").count(), 1, "{errors}");
         assert_eq!(errors.matches("snap: trap").count(), 1, "{errors}");
     }

@@ -265,6 +265,7 @@ fn describe_function(function: sys::CUfunction) -> Result<FunctionDescription, F
         required_block: None,
         registers: Some(attribute(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?).filter(|registers| *registers > 0),
         constant_bytes: attribute(Attribute::CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES)?,
+        refusal: None,
     })
 }
 

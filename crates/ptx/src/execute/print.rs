@@ -274,7 +274,7 @@ fn real(out: &mut Vec<u8>, field: &Conversion, kind: u8, value: f64) {
     let mut text = match kind.to_ascii_lowercase() {
         b'e' => exponential(magnitude, field.precision.unwrap_or(6), field.alternate),
         b'g' => general(magnitude, field.precision.unwrap_or(6).max(1), field.alternate),
-        b'a' => hexadecimal(magnitude, field.precision),
+        b'a' => hexadecimal(magnitude, field.precision, field.alternate),
         _ => {
             let mut text = format!("{magnitude:.*}", field.precision.unwrap_or(6));
             if field.alternate && field.precision == Some(0) {
@@ -286,7 +286,9 @@ fn real(out: &mut Vec<u8>, field: &Conversion, kind: u8, value: f64) {
     if kind.is_ascii_uppercase() {
         text.make_ascii_uppercase();
     }
-    pad(out, field, sign, text.as_bytes(), field.zeros);
+    // Zeros follow the prefix of hexadecimal digits.
+    let (prefix, digits) = text.split_at(if matches!(kind, b'a' | b'A') { 2 } else { 0 });
+    pad(out, field, &[sign, prefix.as_bytes()].concat(), digits.as_bytes(), field.zeros);
 }
 
 /// Formats a number like `1.5e+00`, with at least two digits of exponent.
@@ -316,12 +318,14 @@ fn general(value: f64, precision: usize, keep_zeros: bool) -> String {
         let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "+00"));
         format!("{}e{exponent}", trim(mantissa.to_owned()))
     } else {
-        trim(format!("{value:.*}", (precision as i32 - 1 - exponent).max(0) as usize))
+        let decimals = (precision as i32 - 1 - exponent).max(0) as usize;
+        let point = if keep_zeros && decimals == 0 { "." } else { "" };
+        trim(format!("{value:.decimals$}{point}"))
     }
 }
 
 /// Formats a number like `0x1.8p+0`.
-fn hexadecimal(value: f64, precision: Option<usize>) -> String {
+fn hexadecimal(value: f64, precision: Option<usize>, keep_point: bool) -> String {
     let bits = value.to_bits();
     let (mut exponent, mut fraction) = ((bits >> 52) as i64 - 1023, bits & ((1 << 52) - 1));
     let mut whole = u64::from(value != 0.0);
@@ -348,7 +352,7 @@ fn hexadecimal(value: f64, precision: Option<usize>) -> String {
         text.truncate(text.trim_end_matches('0').len());
     }
     let extra = "0".repeat(precision.unwrap_or(0).saturating_sub(13));
-    let point = if text.is_empty() { "" } else { "." };
+    let point = if text.is_empty() && !keep_point { "" } else { "." };
     format!("0x{whole}{point}{text}{extra}p{exponent:+}")
 }
 
@@ -399,6 +403,13 @@ mod tests {
         assert_eq!(
             printed("%a %f %F", &[bits(1.5), bits(f64::INFINITY), bits(f64::NAN)]),
             "0x1.8p+0 inf NAN"
+        );
+        assert_eq!(
+            printed(
+                "%012a|%-9.0a|%#.0a|%#.0g|%#.3g|%#.1g",
+                &[bits(1.5), bits(1.0), bits(1.0), bits(3.0), bits(250.0), bits(20.0)]
+            ),
+            "0x00001.8p+0|0x1p+0   |0x1.p+0|3.|250.|2.e+01"
         );
         assert_eq!(printed("%06.1f|%+.1f", &[bits(-2.25), bits(0.05)]), "-002.2|+0.1");
     }

@@ -21,11 +21,17 @@ pub struct LinkError {
     /// Index of the text that has the error.
     pub text: usize,
     pub error: LoadError,
+    /// The kernel that the error prevents from running, if it is no error of the whole text.
+    pub kernel: Option<String>,
 }
 
 impl fmt::Display for LinkError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "text {}: {}", self.text, self.error)
+        write!(formatter, "text {}: ", self.text)?;
+        if let Some(kernel) = &self.kernel {
+            write!(formatter, "kernel {kernel}: ")?;
+        }
+        write!(formatter, "{}", self.error)
     }
 }
 
@@ -102,8 +108,11 @@ fn kernels(texts: &Texts<'_>, graph: &CallGraph, length: usize) -> Result<Vec<En
             .zip(&parameters)
             .map(|(declared, placed)| (declared.name, (placed.offset as u32, placed.size as u32)))
             .collect::<HashMap<_, _>>();
-        let code = compile(texts, graph, index, names)?;
-        operations += code.instructions.len();
+        let code = match compile(texts, graph, index, names) {
+            Err((text, error)) if matches!(error.kind, LoadErrorKind::Unsupported(_)) => Err((text, error)),
+            compiled => Ok(compiled?),
+        };
+        operations += code.as_ref().map_or(0, |code| code.instructions.len());
         let limit = OPERATION_LIMIT.max(length);
         if operations > limit {
             return Err(invalid(format!(

@@ -411,6 +411,8 @@ fn unsupported_features_are_rejected_with_their_line() {
     assert!(matches!(load("add.u32 %r1, %r2;").kind, LoadErrorKind::Invalid(_)));
     assert!(matches!(load("add.u32 %r1, %r2, %r3").kind, LoadErrorKind::Syntax(_)));
     assert!(matches!(load("@%r1 add.u32 %r1, %r2, %r3;").kind, LoadErrorKind::Invalid(_)));
+    let predicate = load("tex.2d.v4.u32.f32 {%r1, %r2, %r3, %r4}|%p1, [%rd1, {%r1, %r2}];");
+    assert!(matches!(predicate.kind, LoadErrorKind::Unsupported(_)), "{predicate}");
     assert!(matches!(
         load("tex.cube.v4.f32.f32 {%r1, %r2, %r3, %r4}, [t, {%r1, %r2}];").kind,
         LoadErrorKind::Unsupported(_) | LoadErrorKind::Syntax(_)

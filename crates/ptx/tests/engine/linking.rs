@@ -79,6 +79,28 @@ fn errors_tell_the_text_and_its_line() {
 }
 
 #[test]
+fn a_kernel_that_is_not_supported_leaves_the_others() {
+    const CUBE: &str = ".func cube() { wgmma.fence.sync.aligned; ret; } .visible .entry bad() { call cube; ret; }";
+    let expected: Vec<u32> = (0..32).map(|thread| 7000 + 3 * thread + 1).collect();
+    let module = link(&[CUBE, LIBRARY, KERNEL]).expect("one kernel runs");
+    let refused = module.entry("bad").expect("described");
+    let reason = refused.refusal().expect("refused").to_string();
+    assert!(reason.contains("wgmma.fence.sync.aligned"), "{reason}");
+    let launch = Launch::new([1, 1, 1], [1, 1, 1]);
+    let fault = refused
+        .launch(&launch, &[], &Memory::new(1 << 20), &Cancel::new())
+        .expect_err("refused");
+    assert!(fault.to_string().contains("wgmma.fence.sync.aligned"), "{fault}");
+    assert!(module.entry("k").expect("the kernel").refusal().is_none());
+    let error = link(&[CUBE]).expect_err("no kernel runs").to_string();
+    assert!(error.starts_with("text 0: kernel bad: line 4,"), "{error}");
+    assert!(Module::load(&format!("{HEAD}{CUBE} .visible .entry good() {{ ret; }}")).is_err());
+    // An error is one of the whole module.
+    assert!(link(&[LIBRARY, KERNEL, ".entry wrong() { mov.u32 %r1, 1; ret; }"]).is_err());
+    assert_eq!(run(&module), expected);
+}
+
+#[test]
 fn variables_persist_in_an_instance_and_differ_between_instances() {
     let module = link(&[LIBRARY, KERNEL]).expect("links");
     let memory = Memory::new(1 << 20);

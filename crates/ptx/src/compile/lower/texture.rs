@@ -106,6 +106,9 @@ impl<'a> Lowering<'a> {
         };
         let mut sources = vec![self.handle(at, texture)?, self.handle(at, sampler)?];
         self.coordinates(at, geometry, place, &mut sources)?;
+        if matches!(target, Operand::Pair(..)) {
+            return Err(at.unsupported("a predicate as second destination"));
+        }
         let Operand::Vector(targets) = target else {
             return Err(at.invalid("the destination is not a vector"));
         };
