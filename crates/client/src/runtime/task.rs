@@ -53,9 +53,8 @@ impl Task {
         let poll = || running.as_mut().poll(&mut Context::from_waker(waker));
         match polling(|| catch_unwind(AssertUnwindSafe(poll))) {
             Ok(Poll::Pending) => return,
-            Ok(Poll::Ready(())) => *future = None,
-            // The runtime polls it again, and reports that it has panicked.
-            Err(_) => {}
+            // The panic hook has reported a panic.
+            Ok(Poll::Ready(())) | Err(_) => *future = None,
         }
         waker.wake_by_ref();
     }
