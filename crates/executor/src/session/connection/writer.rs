@@ -38,7 +38,6 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Writer for a client with this `Hello`.
     pub(super) fn new(stream: Arc<UnixStream>, hello: &Hello) -> Self {
         let mode = if hello.spares_bytes { Mode::Always } else { Mode::WhereItPays };
         Self {
