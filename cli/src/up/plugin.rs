@@ -11,6 +11,7 @@ use crate::pool::Pool;
 /// State of the PJRT plugin of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Serves {
+    /// No plugin is set or installed.
     NoPlugin,
     /// Devices of this pool have the engine.
     Yes(PathBuf),
