@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::StreamExt;
+use futures::{StreamExt, future::OptionFuture};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, ListParams},
@@ -89,19 +89,14 @@ async fn perform(arguments: &RunArgs, folder: Option<&Folder>, manifests: &[Mani
                 Kind::Namespace | Kind::ConfigMap | Kind::Secret => {}
             }
         }
-        let timeout = async {
-            match arguments.timeout {
-                Some(timeout) => tokio::time::sleep(timeout).await,
-                None => std::future::pending().await,
-            }
-        };
+        let timeout = OptionFuture::from(arguments.timeout.map(tokio::time::sleep));
         let stopped = tokio::select! {
             () = follow(&pool, &mut following) => None,
             exit = interrupt => {
                 output::say("\ninterrupted: releasing all slices (Ctrl-C again exits at once)");
                 Some(exit)
             }
-            () = timeout => {
+            Some(()) = timeout => {
                 output::say("\ntimed out: releasing all slices");
                 Some(Exit::TimedOut)
             }

@@ -11,11 +11,12 @@ use tokio::time::timeout;
 use crate::{drain::drain, refusal::Refusal};
 
 /// Reads a body of at most `limit` bytes, or fails with [`Refusal::TooLarge`], [`Refusal::TooSlow`] or [`Refusal::BrokenBody`].
-pub(crate) async fn whole<B>(headers: &HeaderMap, body: B, limit: usize, within: Duration) -> Result<Bytes, Refusal>
-where
-    B: Body<Data = Bytes>,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+pub(crate) async fn whole(
+    headers: &HeaderMap,
+    body: impl Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
+    limit: usize,
+    within: Duration,
+) -> Result<Bytes, Refusal> {
     let too_large = Refusal::TooLarge { limit };
     let length = headers
         .get(header::CONTENT_LENGTH)

@@ -20,6 +20,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures::future::OptionFuture;
 use sahasra_access::Access;
 use sahasra_service::{
     answer::Answer,
@@ -113,18 +114,13 @@ pub async fn serve(
         drain_timeout: DRAIN_TIMEOUT,
         ..server::Limits::default()
     };
-    let renewing = async {
-        match &workers {
-            Some(workers) => workers.renew(RENEW_EVERY).await,
-            None => std::future::pending().await,
-        }
-    };
+    let renewing = OptionFuture::from(workers.as_ref().map(|workers| workers.renew(RENEW_EVERY)));
     // The server ends at shutdown, the others never.
     tokio::select! {
         () = server::serve(listener, handshake.clone(), warp::service(gateway.routes()), limits, stop) => {}
         () = gateway.watch_api_server() => {}
         () = handshake.renew(RENEW_EVERY) => {}
-        () = renewing => {}
+        Some(()) = renewing => {}
     }
     if tokio::time::timeout(DRAIN_TIMEOUT, gateway.streams_ended()).await.is_err() {
         tracing::info!("closed open streams at shutdown");

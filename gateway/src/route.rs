@@ -43,7 +43,6 @@ impl Kind {
     }
 }
 
-/// An object at the API server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Object {
     pub kind: Kind,
@@ -63,10 +62,8 @@ pub(crate) enum Route {
     Metrics,
     OpenApi,
     Workers,
-    /// All objects of a kind in a namespace.
     Collection(Kind, String),
     Object(Object),
-    /// Results of the chunks of this burst.
     Results(Object),
     /// Connection between a client and the executor of this session.
     Stream(Object),

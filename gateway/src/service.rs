@@ -44,7 +44,6 @@ const MAX_BODY_BYTES: usize = 3 << 20;
 /// Limits on what clients may send.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Maximum size of a body in bytes.
     pub body_bytes: usize,
     pub body_timeout: Duration,
     pub streams: usize,

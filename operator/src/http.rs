@@ -21,7 +21,6 @@ const AT_ONCE: usize = 64;
 /// Time for which an answer is cached. In this time, requests to `/workers` cause at most one call to each agent.
 const GOOD_FOR: Duration = Duration::from_secs(1);
 
-/// One entry of `/workers`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Row {
     id: String,

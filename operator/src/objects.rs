@@ -68,15 +68,17 @@ pub(crate) fn has_finalizer<K: Resource>(object: &K) -> bool {
     object.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 
+/// An object as the API server stores it.
+pub(crate) trait Stored: Resource + Clone + Debug + DeserializeOwned {}
+
+impl<K: Resource + Clone + Debug + DeserializeOwned> Stored for K {}
+
 /// Adds the finalizer, which keeps the object until its VRAM is released. Returns the updated object. Writes nothing if the finalizer is
 /// present.
 ///
 /// # Errors
 /// 409 if the object was written since it was read, 404 if it does not exist.
-pub(crate) async fn add_finalizer<K>(api: &Api<K>, object: &K) -> Result<K, kube::Error>
-where
-    K: Resource + Clone + Debug + DeserializeOwned,
-{
+pub(crate) async fn add_finalizer<K: Stored>(api: &Api<K>, object: &K) -> kube::Result<K> {
     if has_finalizer(object) {
         return Ok(object.clone());
     }
@@ -89,10 +91,7 @@ where
 ///
 /// # Errors
 /// 409 if the object was written since it was read.
-pub(crate) async fn remove_finalizer<K>(api: &Api<K>, object: &K) -> Result<(), kube::Error>
-where
-    K: Resource + Clone + Debug + DeserializeOwned,
-{
+pub(crate) async fn remove_finalizer<K: Stored>(api: &Api<K>, object: &K) -> kube::Result<()> {
     if !has_finalizer(object) {
         return Ok(());
     }
@@ -112,10 +111,7 @@ where
 ///
 /// # Errors
 /// 409 if the object has another resource version, 404 if it does not exist.
-pub(crate) async fn write_status<K>(api: &Api<K>, name: &str, version: Option<&str>, status: impl Serialize) -> Result<K, kube::Error>
-where
-    K: Resource + Clone + Debug + DeserializeOwned,
-{
+pub(crate) async fn write_status<K: Stored>(api: &Api<K>, name: &str, version: Option<&str>, status: impl Serialize) -> kube::Result<K> {
     let version = version.map(|version| json!({"op": "add", "path": "/metadata/resourceVersion", "value": version}));
     let status = json!({"op": "add", "path": "/status", "value": status});
     let patch = serde_json::from_value(version.into_iter().chain([status]).collect()).map_err(kube::Error::SerdeError)?;
@@ -126,19 +122,13 @@ where
 ///
 /// # Errors
 /// 409 if the object has another resource version, 404 if it does not exist.
-pub(crate) async fn write_status_fields<K>(api: &Api<K>, name: &str, version: Option<&str>, fields: Value) -> Result<K, kube::Error>
-where
-    K: Resource + Clone + Debug + DeserializeOwned,
-{
+pub(crate) async fn write_status_fields<K: Stored>(api: &Api<K>, name: &str, version: Option<&str>, fields: Value) -> kube::Result<K> {
     let patch = json!({"metadata": {"resourceVersion": version}, "status": fields});
     api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
 /// Deletes this object, but not a later one with the same name. Succeeds if the object does not exist.
-pub(crate) async fn delete_exactly<K>(api: &Api<K>, object: &K, parameters: DeleteParams) -> Result<(), kube::Error>
-where
-    K: Resource + Clone + Debug + DeserializeOwned,
-{
+pub(crate) async fn delete_exactly<K: Stored>(api: &Api<K>, object: &K, parameters: DeleteParams) -> kube::Result<()> {
     let parameters = parameters.preconditions(Preconditions {
         uid: object.uid(),
         resource_version: None,

@@ -47,10 +47,7 @@ async fn held(client: &Client) -> Result<Vec<String>, kube::Error> {
 
 /// Kind, namespace and name of the objects of a kind that hold VRAM. Leases that a burst or a session controls are left out, because they
 /// are deleted with their owner.
-async fn of<K>(client: &Client) -> Result<Vec<String>, kube::Error>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug,
-{
+async fn of<K: Resource<DynamicType = ()> + Clone + Debug>(client: &Client) -> Result<Vec<String>, kube::Error> {
     let api: Api<PartialObjectMeta<K>> = Api::all(client.clone());
     let mut found = Vec::new();
     let mut parameters = ListParams::default().limit(PAGE);

@@ -46,16 +46,12 @@ fn wrong_type() -> Answer {
 }
 
 /// Route of a unary call: decodes the body of a POST to `/v1/{name}`, and encodes what `answer` returns.
-fn call<Q, A>(
+fn call<Q: Message + Default, A: Message + 'static>(
     name: &'static str,
     limit: u64,
     agent: &Arc<Agent>,
     answer: impl Fn(&Agent, &Q) -> A + Clone + Send + Sync + 'static,
-) -> BoxedFilter<(Answer,)>
-where
-    Q: Message + Default,
-    A: Message + 'static,
-{
+) -> BoxedFilter<(Answer,)> {
     let agent = Arc::clone(agent);
     warp::path("v1")
         .and(warp::path(name))

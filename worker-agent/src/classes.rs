@@ -142,7 +142,6 @@ impl ClassTable {
         bytes.map_or(device.allocatable_bytes, |bytes| bytes.min(device.allocatable_bytes))
     }
 
-    /// Returns the class of a device on a node with these labels.
     pub fn class(&self, device: &DeviceDescription, node_labels: &BTreeMap<String, String>) -> ClassName {
         if let Some(rule) = self.rule(device, node_labels) {
             return rule.class.clone();

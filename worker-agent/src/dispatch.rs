@@ -159,7 +159,6 @@ impl Burst {
         self.state.lock().retention.sequence()
     }
 
-    /// Returns whether a coordinator has a stream open.
     pub(crate) fn has_stream(&self) -> bool {
         self.state.lock().stream != 0
     }

@@ -270,13 +270,10 @@ pub(crate) async fn open(
     (resume, hello): (&[u8], &[u8]),
     pulse: &Arc<Pulse>,
 ) -> Result<Opened, Error> {
+    let resume = (!resume.is_empty()).then(|| header_value(hex_value(resume)));
     let headers = Headers {
         authorization: token.bearer()?,
-        resume: Some(resume)
-            .filter(|secret| !secret.is_empty())
-            .map(hex_value)
-            .map(header_value)
-            .transpose()?,
+        resume: resume.transpose()?,
         hello: Some(header_value(hex_value(hello))?),
     };
     let deadline = Instant::now() + CONNECT;

@@ -88,13 +88,8 @@ impl Holding {
     }
 
     pub(crate) fn renew(&mut self, counter: u64, expires: Duration) -> bool {
-        match self.active.get_mut(&counter) {
-            Some(grant) => {
-                grant.expires = expires;
-                true
-            }
-            None => false,
-        }
+        let grant = self.active.get_mut(&counter);
+        grant.map(|grant| grant.expires = expires).is_some()
     }
 
     /// Extends every active grant to `until`. Grants that last longer stay as they are.

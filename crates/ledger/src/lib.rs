@@ -195,7 +195,6 @@ impl Ledger {
         self.wake
     }
 
-    /// Returns the number of active slices of the owner on the device.
     pub fn active_slices(&self, owner_uid: &OwnerUid, device: &DeviceName) -> u32 {
         self.place(device)
             .and_then(|place| self.owners.get(owner_uid)?.holdings.get(&place))

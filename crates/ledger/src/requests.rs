@@ -113,10 +113,8 @@ impl Ledger {
         if owner.holdings.is_empty() {
             self.silent_owners -= 1;
         }
-        owner
-            .holdings
-            .entry(place)
-            .or_insert_with(|| Holding::new(request.slice_bytes, beside));
+        let holding = owner.holdings.entry(place);
+        holding.or_insert_with(|| Holding::new(request.slice_bytes, beside));
         let (owner_uid, counter) = (OwnerUid::from(&request.owner.uid), self.counter);
         self.change(now, &owner_uid, place, false, |holding| {
             holding.add(counter, slices, now + ttl, grace);
@@ -148,17 +146,15 @@ impl Ledger {
         let mut holdings = owner.map(|owner| &mut owner.holdings);
         let mut outcomes = Vec::with_capacity(request.grants.len());
         for id in &request.grants {
+            let mut holdings = holdings.iter_mut().flat_map(|holdings| holdings.values_mut());
             let refusal = if let Some(code) = refused {
                 code
             } else if self.boot_id != id.boot_id {
                 RejectionCode::BootMismatch
+            } else if holdings.any(|holding| holding.renew(id.counter, now + ttl)) {
+                RejectionCode::Unspecified
             } else {
-                let mut holdings = holdings.iter_mut().flat_map(|holdings| holdings.values_mut());
-                if holdings.any(|holding| holding.renew(id.counter, now + ttl)) {
-                    RejectionCode::Unspecified
-                } else {
-                    RejectionCode::InvalidRequest
-                }
+                RejectionCode::InvalidRequest
             };
             outcomes.push(RenewOutcome {
                 id: id.clone(),
@@ -176,12 +172,8 @@ impl Ledger {
         self.expire(now);
         let until = (now + ttl.min(MAX_DURATION)).min(limit);
         let mut held = false;
-        for holding in self
-            .owners
-            .get_mut(owner_uid)
-            .iter_mut()
-            .flat_map(|owner| owner.holdings.values_mut())
-        {
+        let owner = self.owners.get_mut(owner_uid);
+        for holding in owner.into_iter().flat_map(|owner| owner.holdings.values_mut()) {
             holding.extend(until);
             held |= holding.active() > 0;
         }

@@ -132,10 +132,7 @@ impl Transaction<'_> {
 
     fn orphan_dependents(&mut self, key: &Key, owner: &Arc<Value>) {
         let uid = object::uid(owner);
-        for dependent_key in self.store.dependents(uid) {
-            let Some(dependent) = self.store.get(&dependent_key).cloned() else {
-                continue;
-            };
+        for (dependent_key, dependent) in self.store.dependents(uid) {
             let mut freed = Value::clone(&dependent);
             if let Some(owners) = freed["metadata"]["ownerReferences"].as_array_mut() {
                 owners.retain(|owner| owner["uid"] != uid);
@@ -149,10 +146,7 @@ impl Transaction<'_> {
     fn delete_dependents_first(&mut self, key: &Key, owner: &Arc<Value>) {
         let uid = object::uid(owner);
         let mut is_blocked = false;
-        for dependent_key in self.store.dependents(uid) {
-            let Some(dependent) = self.store.get(&dependent_key).cloned() else {
-                continue;
-            };
+        for (dependent_key, dependent) in self.store.dependents(uid) {
             let blocks = object::owners(&dependent)
                 .iter()
                 .any(|owner| owner["uid"] == uid && owner["blockOwnerDeletion"] == true);

@@ -58,7 +58,6 @@ pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: &[u8]) -> Result
     request.answer(&parts.method)
 }
 
-/// A request for objects of a kind.
 struct Request<'a> {
     shared: &'a Arc<Shared>,
     kind: &'static Resource,

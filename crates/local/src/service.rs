@@ -31,6 +31,7 @@ const BODY_WITHIN: Duration = Duration::from_secs(20);
 pub type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
 
 pub(crate) type ApiResponse = Response<ResponseBody>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Clone)]
 pub struct ApiService {
@@ -49,11 +50,7 @@ impl ApiService {
         self
     }
 
-    async fn answer<B>(self, request: http::Request<B>) -> ApiResponse
-    where
-        B: Body<Data = Bytes>,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
+    async fn answer(self, request: http::Request<impl Body<Data = Bytes, Error: Into<BoxError>>>) -> ApiResponse {
         let (parts, body) = request.into_parts();
         let body = match &self.token {
             None => read(body).await,
@@ -83,11 +80,7 @@ pub fn has_token(headers: &HeaderMap, token: &str) -> bool {
     given.ct_eq(token.as_bytes()).into()
 }
 
-async fn read<B>(body: B) -> Result<Bytes, Refusal>
-where
-    B: Body<Data = Bytes>,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+async fn read(body: impl Body<Data = Bytes, Error: Into<BoxError>>) -> Result<Bytes, Refusal> {
     match Limited::new(body, BODY_LIMIT).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
@@ -98,11 +91,7 @@ where
     }
 }
 
-impl<B> tower_service::Service<http::Request<B>> for ApiService
-where
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static> tower_service::Service<http::Request<B>> for ApiService {
     type Response = ApiResponse;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;

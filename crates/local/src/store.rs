@@ -134,11 +134,9 @@ impl Store {
         self.by_uid.get(uid)
     }
 
-    pub(crate) fn dependents(&self, uid: &str) -> Vec<Key> {
-        self.dependents
-            .get(uid)
-            .map(|keys| keys.iter().cloned().collect())
-            .unwrap_or_default()
+    pub(crate) fn dependents(&self, uid: &str) -> Vec<(Key, Arc<Value>)> {
+        let keys = self.dependents.get(uid).into_iter().flatten();
+        keys.filter_map(|key| Some((key.clone(), self.get(key)?.clone()))).collect()
     }
 
     /// Stores an object under the next resource version.

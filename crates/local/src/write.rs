@@ -390,7 +390,7 @@ impl Transaction<'_> {
     pub(crate) fn take_away(&mut self, key: &Key, last: Option<Value>) -> Option<Arc<Value>> {
         let dependents = self.store.dependents(object::uid(self.store.get(key)?));
         let removed = self.store.remove(key, last)?;
-        self.store.suspects.extend(dependents);
+        self.store.suspects.extend(dependents.into_iter().map(|(key, _)| key));
         self.suspect_owners(&removed);
         if self.resource(key.resource).namespaced {
             self.store.suspects.push_back(Key::of_namespace(&key.namespace));

@@ -35,14 +35,11 @@ fn one<T>(path: &str, choice: Result<T, NotOne>) -> Result<T, CompileError> {
 
 pub(crate) fn program(chunks: &Chunks) -> Result<Program, CompileError> {
     let count = count(chunks)?;
-    let seed = match u64::try_from(chunks.seed) {
-        Ok(seed) => seed,
-        Err(_) => {
-            return refuse(
-                "spec.chunks.seed",
-                format!("{} is negative: set a whole number from 0", chunks.seed),
-            );
-        }
+    let Ok(seed) = u64::try_from(chunks.seed) else {
+        return refuse(
+            "spec.chunks.seed",
+            format!("{} is negative: set a whole number from 0", chunks.seed),
+        );
     };
     if chunks.parameters.len() > MAX_PARAMETERS {
         return refuse(

@@ -6,7 +6,7 @@ use crate::spec::ScalarType;
 
 /// Defines [`Scalar`] with a variant for each [`ScalarType`], and what is the same for all of them.
 macro_rules! scalars {
-    ($($(#[$attribute:meta])* $Type:ident($type:ty),)+) => {
+    ($($(#[$attribute:meta])* $Type:ident($type:ty) = $name:literal,)+) => {
         /// Value of one of the kernel's scalar types.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub enum Scalar {
@@ -41,19 +41,26 @@ macro_rules! scalars {
                 })
             }
         }
+
+        /// Returns the name of the type in manifests.
+        pub(crate) const fn type_name(type_: ScalarType) -> &'static str {
+            match type_ {
+                $(ScalarType::$Type => $name,)+
+            }
+        }
     };
 }
 
 scalars! {
-    U8(u8),
-    S32(i32),
-    U32(u32),
-    S64(i64),
-    U64(u64),
+    U8(u8) = "u8",
+    S32(i32) = "s32",
+    U32(u32) = "u32",
+    S64(i64) = "s64",
+    U64(u64) = "u64",
     /// IEEE 754 binary32. Values from a program are finite.
-    F32(f32),
+    F32(f32) = "f32",
     /// IEEE 754 binary64. Values from a program are finite.
-    F64(f64),
+    F64(f64) = "f64",
 }
 
 impl Scalar {
@@ -119,19 +126,6 @@ impl fmt::Display for Scalar {
 
 fn is_long(value: f64) -> bool {
     value.is_finite() && value != 0.0 && !(EXPONENT_BELOW..EXPONENT_FROM).contains(&value.abs())
-}
-
-/// Returns the name of the type in manifests.
-pub(crate) const fn type_name(type_: ScalarType) -> &'static str {
-    match type_ {
-        ScalarType::U8 => "u8",
-        ScalarType::S32 => "s32",
-        ScalarType::U32 => "u32",
-        ScalarType::S64 => "s64",
-        ScalarType::U64 => "u64",
-        ScalarType::F32 => "f32",
-        ScalarType::F64 => "f64",
-    }
 }
 
 pub const fn is_integer(type_: ScalarType) -> bool {

@@ -164,11 +164,8 @@ impl AsRef<[u8]> for View {
 impl Drop for View {
     fn drop(&mut self) {
         // A destructor cannot report errors.
-        let _ = self
-            .buffer
-            .client
-            .plugin
-            .call(abi::BufferDecreaseExternalReferenceCount::of(self.buffer.raw.0));
+        let plugin = &self.buffer.client.plugin;
+        let _ = plugin.call(abi::BufferDecreaseExternalReferenceCount::of(self.buffer.raw.0));
     }
 }
 

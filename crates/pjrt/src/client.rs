@@ -65,21 +65,15 @@ impl Client {
                 Error::new(abi::ClientCreate::NAME, Code::InvalidArgument, message)
             })?;
             let (kind, value, value_size) = match setting {
-                Setting::Text(text) => (
-                    abi::STRING,
-                    abi::Value {
-                        string: text.as_ptr().cast(),
-                    },
-                    text.len(),
-                ),
+                Setting::Text(text) => {
+                    let string = text.as_ptr().cast();
+                    (abi::STRING, abi::Value { string }, text.len())
+                }
                 Setting::Integer(integer) => (abi::INTEGER, abi::Value { integer: *integer }, 1),
-                Setting::Integers(integers) => (
-                    abi::INTEGERS,
-                    abi::Value {
-                        integers: integers.as_ptr(),
-                    },
-                    integers.len(),
-                ),
+                Setting::Integers(list) => {
+                    let integers = list.as_ptr();
+                    (abi::INTEGERS, abi::Value { integers }, list.len())
+                }
                 Setting::Float(float) => (abi::FLOAT, abi::Value { float: *float }, 1),
                 Setting::Boolean(boolean) => (abi::BOOLEAN, abi::Value { boolean: *boolean }, 1),
             };
@@ -202,12 +196,9 @@ impl Client {
         arguments.num_dims = dimensions.len();
         arguments.host_buffer_semantics = abi::IMMUTABLE_ZERO_COPY;
         arguments.device = self.device.0;
-        let arguments = self.owned.plugin.call(arguments)?;
-        let done = Event::new(
-            &self.owned.plugin,
-            arguments.done_with_host_buffer,
-            abi::ClientBufferFromHostBuffer::NAME,
-        );
+        let plugin = &self.owned.plugin;
+        let arguments = plugin.call(arguments)?;
+        let done = Event::new(plugin, arguments.done_with_host_buffer, abi::ClientBufferFromHostBuffer::NAME);
         let buffer = Buffer::new(&self.owned, arguments.buffer);
         let kept = data.clone();
         if let Err(error) = done.on_ready(move |_| drop(kept)) {

@@ -126,10 +126,8 @@ impl Executable {
     /// # Errors
     /// The plugin's error: [`Code::Unimplemented`] if the compiler does not compute it.
     pub fn memory(&self) -> Result<CompiledMemory, Error> {
-        let arguments = self
-            .client
-            .plugin
-            .call(abi::ExecutableGetCompiledMemoryStats::of(self.description.0))?;
+        let plugin = &self.client.plugin;
+        let arguments = plugin.call(abi::ExecutableGetCompiledMemoryStats::of(self.description.0))?;
         let bytes = |count: i64| u64::try_from(count).unwrap_or_default();
         Ok(CompiledMemory {
             code: bytes(arguments.generated_code),

@@ -141,10 +141,7 @@ impl<'a> Pool<'a> {
                 .enumerate()
                 .map(|(index, device)| (&device.id, index as DeviceIndex))
                 .collect(),
-            free: devices
-                .iter()
-                .map(|device| device.allocatable_bytes.saturating_sub(device.foreign_bytes))
-                .collect(),
+            free: devices.iter().copied().map(room).collect(),
             session_bytes: vec![0; devices.len()],
             new_sessions: vec![0; devices.len()],
             holders: vec![BTreeMap::new(); devices.len()],
@@ -194,10 +191,8 @@ impl<'a> Pool<'a> {
         let mut stuck: Vec<u64> = (self.devices.iter())
             .zip(&self.session_bytes)
             .map(|(device, sessions)| {
-                device
-                    .foreign_bytes
-                    .saturating_sub(device.returning_bytes)
-                    .saturating_add(*sessions)
+                let foreign = device.foreign_bytes.saturating_sub(device.returning_bytes);
+                foreign.saturating_add(*sessions)
             })
             .collect();
         for (lease, device, minimum, _) in self.held_by_leases() {
@@ -371,10 +366,7 @@ impl<'a> Pool<'a> {
                 .iter()
                 .map(|(&claim, &slices)| u64::from(slices) * self.demand(claim).slice)
                 .sum();
-            let room = self.devices[device]
-                .allocatable_bytes
-                .saturating_sub(self.devices[device].foreign_bytes);
-            self.free[device] + held == room
+            self.free[device] + held == room(self.devices[device])
         });
         devices_add_up
             && self.ranks().all(|claim| {
@@ -385,6 +377,11 @@ impl<'a> Pool<'a> {
                 sum == held && allowed && pinned
             })
     }
+}
+
+/// Bytes of `device` for all claims together.
+fn room(device: &Device) -> u64 {
+    device.allocatable_bytes.saturating_sub(device.foreign_bytes)
 }
 
 /// Claims in the order of importance, without duplicate ids.

@@ -28,11 +28,7 @@ pub(crate) fn whole(status: StatusCode, content_type: &'static str, body: Bytes)
 }
 
 /// Converts a response whose body is sent as it arrives. Its length is announced if it is known.
-pub fn stream<B>(response: Response<B>) -> Answer
-where
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
+pub fn stream(response: Response<impl Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static>) -> Answer {
     let (mut head, body) = response.into_parts();
     let body = match body.size_hint().exact() {
         Some(0) => Bytes::new().into(),

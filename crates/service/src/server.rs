@@ -125,8 +125,7 @@ pub async fn serve<S, B, H>(listener: TcpListener, handshake: H, service: S, lim
 where
     S: tower_service::Service<http::Request<Incoming>, Response = http::Response<B>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
-    B: hyper::body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: hyper::body::Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
     H: Handshake,
 {
     let mut builder = auto::Builder::new(TokioExecutor::new());

@@ -29,29 +29,18 @@ pub trait Group: Send + Sync {
 }
 
 /// Starts the first task of a group, or another one from outside of it.
-pub fn start<F>(group: Arc<dyn Group>, future: F) -> JoinHandle<F::Output>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
+pub fn start<T: Send + 'static>(group: Arc<dyn Group>, future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(Tied::to(Some(group), future))
 }
 
 /// Like [`tokio::spawn`]; the new task belongs to the group and to the tracing span of the current task.
-pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
+pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(tied(future))
 }
 
 /// Runs blocking work on a thread of Tokio's blocking pool. Within a [`Group`] of a simulation the work runs inline, because the time at
 /// which a thread ends depends on the operating system's scheduler, and a run must be reproducible from its seed.
-pub async fn blocking<T>(work: impl FnOnce() -> T + Send + 'static) -> T
-where
-    T: Send + 'static,
-{
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     if GROUP.try_with(|_| ()).is_ok() {
         return work();
     }

@@ -62,10 +62,7 @@ pub enum UpgradeError {
 }
 
 /// Requests a stream on a connection to an agent. An error closes the connection.
-pub async fn upgrade<S>(stream: S, request: Request<'_>) -> Result<Upgraded<S>, UpgradeError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+pub async fn upgrade<S: AsyncRead + AsyncWrite + Unpin>(stream: S, request: Request<'_>) -> Result<Upgraded<S>, UpgradeError> {
     let (resumes, greets) = (request.resume.is_some(), request.hello.is_some());
     let within = request.timeout;
     let mut head = http::Request::get(request.path)

@@ -5,7 +5,6 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// A value of a manifest.
 pub(super) struct Manifest(pub(super) Value);
 
 impl<'de> serde::Deserialize<'de> for Manifest {

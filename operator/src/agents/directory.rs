@@ -210,7 +210,8 @@ impl Directory {
                 }
                 Ok(Some(watcher::Event::InitDone)) => {
                     let present = initial.take().unwrap_or_default();
-                    for name in self.names().difference(&present) {
+                    let names: BTreeSet<WorkerName> = self.state.lock().workers.keys().cloned().collect();
+                    for name in names.difference(&present) {
                         self.forget_worker(name);
                     }
                     // Set once only: the watch lists again when it is reopened.
@@ -383,10 +384,6 @@ impl Directory {
 
     fn is_api_server_away(&self, state: &State, now: Instant) -> bool {
         now.duration_since(state.answered) >= self.api_timeout
-    }
-
-    fn names(&self) -> BTreeSet<WorkerName> {
-        self.state.lock().workers.keys().cloned().collect()
     }
 
     fn announce(&self) {

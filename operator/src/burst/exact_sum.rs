@@ -7,7 +7,7 @@
 
 use num_bigint::{BigInt, BigUint, Sign};
 use num_rational::BigRational;
-use num_traits::ToPrimitive;
+use num_traits::{ToPrimitive, float::FloatCore};
 use serde::{Deserialize, Serialize};
 
 const LANE: i32 = 32;
@@ -235,13 +235,8 @@ pub(crate) fn standard_error(sum: &ExactSum, squares: &ExactSum, count: u64) -> 
 
 /// Magnitude and exponent of a finite number, which is ± magnitude × 2 to the power of the exponent. `None` for other numbers.
 fn parts(value: f64) -> Option<(u64, i32)> {
-    let bits = value.to_bits();
-    let (exponent, fraction) = ((bits >> 52) as i32 & 0x7ff, bits & ((1 << 52) - 1));
-    match exponent {
-        0x7ff => None,
-        0 => Some((fraction, -1074)),
-        _ => Some((fraction | 1 << 52, exponent - 1075)),
-    }
+    let (magnitude, exponent, _) = value.integer_decode();
+    value.is_finite().then_some((magnitude, exponent.into()))
 }
 
 /// numerator ÷ denominator × 2 to the power of `exponent`, rounded once: to nearest, ties to even.

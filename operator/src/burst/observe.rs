@@ -278,11 +278,7 @@ impl<'a> Survey<'a> {
         }
         for (name, wanted) in names {
             let path = &wanted[0].1;
-            let found = self.config_maps.get_opt(name).await.map_err(|source| ObserveError::Api {
-                path: path.clone(),
-                source,
-            })?;
-            let Some(found) = found else {
+            let Some(found) = self.config_maps.get_opt(name).await.map_err(api(path))? else {
                 let message = format!("ConfigMap {name:?} not found in the job's namespace: create it");
                 return Err(missing(&format!("{path}.name"), "ConfigMapNotFound", message));
             };
@@ -372,11 +368,7 @@ impl Observed {
 /// The settings in a Secret, and a text that identifies this version of it.
 async fn read_secret(secrets: &Api<Secret>, name: &str) -> Result<(BTreeMap<String, String>, String), ObserveError> {
     let path = "spec.output.store.secretRef";
-    let found = secrets.get_opt(name).await.map_err(|source| ObserveError::Api {
-        path: path.to_owned(),
-        source,
-    })?;
-    let Some(found) = found else {
+    let Some(found) = secrets.get_opt(name).await.map_err(api(path))? else {
         let message = format!("Secret {name:?} not found in the job's namespace: create it");
         return Err(missing(&format!("{path}.name"), "SecretNotFound", message));
     };
@@ -394,6 +386,11 @@ async fn read_secret(secrets: &Api<Secret>, name: &str) -> Result<(BTreeMap<Stri
 
 fn version_of<K: ResourceExt>(object: &K) -> String {
     format!("{:?} {:?}\n", object.uid(), object.resource_version())
+}
+
+fn api(path: &str) -> impl FnOnce(kube::Error) -> ObserveError {
+    let path = path.to_owned();
+    |source| ObserveError::Api { path, source }
 }
 
 fn not_one(path: &str, error: NotOne) -> ObserveError {

@@ -26,7 +26,6 @@ const STATISTICS_INTERVAL: Duration = Duration::from_secs(10);
 /// Minimum requeue interval for an idle timeout. An agent's report may be a few seconds old, so the timeout can seem due when it is not.
 const MIN_RECHECK: Duration = Duration::from_secs(1);
 
-/// The next step for the lease of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum LeaseStep {
     #[default]
@@ -52,13 +51,11 @@ pub(super) struct Decision {
 }
 
 impl Decision {
-    /// Whether the session ends with this decision.
     pub(super) fn ends(&self) -> bool {
         self.lease == LeaseStep::Delete && self.status.is_some()
     }
 }
 
-/// The end of a session.
 struct End {
     reason: &'static str,
     message: String,
@@ -73,7 +70,6 @@ pub(super) fn lease_name(session: &GpuSession) -> String {
     objects::derived_name(&session.name_any(), &session.uid().unwrap_or_default(), "")
 }
 
-/// Whether the lease belongs to the session.
 pub(super) fn is_of(lease: &VramLease, session: &GpuSession) -> bool {
     let uid = session.uid();
     lease.owner_references().iter().any(|owner| Some(&owner.uid) == uid.as_ref())

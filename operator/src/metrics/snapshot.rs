@@ -58,9 +58,7 @@ fn by_state<'a>(states: &[&'a str], objects: impl Iterator<Item = Option<String>
     let mut counts: Vec<(&str, i64)> = states.iter().map(|state| (*state, 0)).collect();
     for state in objects {
         let at = states.iter().position(|known| state.as_deref() == Some(*known)).unwrap_or(0);
-        if let Some((_, count)) = counts.get_mut(at) {
-            *count += 1;
-        }
+        counts[at].1 += 1;
     }
     counts
 }

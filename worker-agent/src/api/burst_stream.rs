@@ -82,11 +82,7 @@ impl Reader {
 /// Serves a stream until either side ends it. `answers` is the body of the response. It is bounded, so that no frames pile up for a
 /// coordinator that does not read.
 #[tracing::instrument(level = "error", name = "burst_stream", skip_all, fields(job = Empty, namespace = Empty, term = Empty))]
-pub async fn serve<S, B, E>(agent: Arc<Agent>, body: S, answers: mpsc::Sender<Bytes>)
-where
-    S: Stream<Item = Result<B, E>> + Send + 'static,
-    B: Buf,
-{
+pub async fn serve<E>(agent: Arc<Agent>, body: impl Stream<Item = Result<impl Buf, E>> + Send + 'static, answers: mpsc::Sender<Bytes>) {
     let body = body.map(|bytes| bytes.ok().map(|mut bytes| bytes.copy_to_bytes(bytes.remaining())));
     let mut reader = Reader {
         body: body.boxed(),

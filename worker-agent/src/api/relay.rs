@@ -43,11 +43,7 @@ pub(crate) async fn through_tls(client: Box<TlsStream<TcpStream>>, already_read:
 }
 
 /// Copies in both directions until both have ended.
-async fn between<C, E>(client: C, executor: E) -> io::Result<()>
-where
-    C: AsyncRead + AsyncWrite,
-    E: AsyncRead + AsyncWrite,
-{
+async fn between(client: impl AsyncRead + AsyncWrite, executor: impl AsyncRead + AsyncWrite) -> io::Result<()> {
     let (from_client, to_client) = tokio::io::split(client);
     let (from_executor, to_executor) = tokio::io::split(executor);
     let up = std::pin::pin!(copy(from_client, to_executor));

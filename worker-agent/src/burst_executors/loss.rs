@@ -32,7 +32,6 @@ pub(super) struct Loss<'a> {
     pub(super) grace: Duration,
 }
 
-/// Describes the end of a process.
 pub(super) fn describe(status: Option<ExitStatus>, cause: Option<&Cause>, unavailable: Option<&str>, poisoned: bool) -> String {
     match (cause, unavailable) {
         (Some(Cause::Killed { .. }), _) => {

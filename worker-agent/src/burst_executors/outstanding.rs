@@ -177,7 +177,6 @@ impl OutstandingChunks {
         stages.iter().map(|stage| counts[*stage as usize]).sum()
     }
 
-    /// Returns whether no chunk is outstanding.
     pub fn is_empty(&self) -> bool {
         self.index.lock().chunks.is_empty()
     }

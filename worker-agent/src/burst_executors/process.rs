@@ -47,7 +47,6 @@ enum Link {
     Task(Task),
 }
 
-/// A child process and the socket to it.
 #[derive(Debug)]
 struct Socket {
     child: Child,

@@ -141,7 +141,6 @@ impl Events {
         }
     }
 
-    /// Returns the next event, if one is queued.
     pub fn try_next(&mut self) -> Option<Event> {
         let mut state = self.shared.state.lock();
         let event = state.events.pop_front()?;

@@ -289,20 +289,17 @@ impl Supervisor {
     /// Returns the cause to kill the process if chunks of a revoked run still run after the grace. Repeats the revocation before that.
     fn unended(&mut self, now: Duration) -> Option<Cause> {
         let process = self.process.as_mut()?;
-        for (id, entry) in &mut self.runs {
+        for (&run, entry) in &mut self.runs {
             let Some((code, since)) = entry.revoked else { continue };
             // Without a slice, chunks that started after the revocation must not run either.
-            let meant = |slot: Slot| slot.activity.run() == *id && (slot.since <= since || entry.concurrency == 0);
+            let meant = |slot: Slot| slot.activity.run() == run && (slot.since <= since || entry.concurrency == 0);
             if !process.status_page.slots().any(meant) {
                 entry.revoked = None;
             } else if now.saturating_sub(since) > self.pool.config.grace {
-                return Some(Cause::Killed { run: *id, code });
+                return Some(Cause::Killed { run, code });
             } else {
                 // The previous request may have arrived between two chunks.
-                process.send(to_executor::Kind::Revoke(Revoke {
-                    run: *id,
-                    code: code.into(),
-                }));
+                process.send(to_executor::Kind::Revoke(Revoke { run, code: code.into() }));
             }
         }
         None

@@ -40,7 +40,6 @@ impl Parts {
 pub(crate) trait Host: Debug + Send + Sync {
     fn parts(&self) -> &Parts;
 
-    /// Returns the number of active slices that the owner holds on the device.
     fn active_slices(&self, owner_uid: &OwnerUid, device: &DeviceName) -> u32;
 
     /// Marks up to `slices` further slices of the owner as in use, and returns how many.

@@ -78,7 +78,5 @@ pub(super) fn desired(
 
 fn engines(agent: &Agent, device: &str) -> Vec<Engine> {
     let device = agent.parts.pool.device(device);
-    device
-        .map(|device| agent.sessions.launcher.engines(device.kind))
-        .unwrap_or_default()
+    device.map_or_else(Vec::new, |device| agent.sessions.launcher.engines(device.kind))
 }

@@ -141,7 +141,6 @@ impl Launch for Launcher {
     }
 }
 
-/// Returns whether a plugin of the platform drives devices of the backend.
 fn drives(platform: &PluginPlatform, backend: Backend) -> bool {
     let name = platform.name.to_ascii_lowercase();
     match backend {

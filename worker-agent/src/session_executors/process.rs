@@ -279,13 +279,10 @@ fn keep(log_tail: &Mutex<VecDeque<String>>, line: &str) {
 
 /// Describes the end of an executor by its exit status and its log tail.
 fn describe<'a>(status: Option<ExitStatus>, said: impl Iterator<Item = &'a str>) -> String {
-    let how = match status {
-        Some(status) => match (status.code(), status.signal()) {
-            (Some(code), _) => format!("its executor exited with status {code}"),
-            (None, Some(signal)) => format!("its executor was killed by signal {signal}"),
-            (None, None) => "its executor ended".to_owned(),
-        },
-        None => "its executor ended".to_owned(),
+    let how = match status.map(|status| (status.code(), status.signal())) {
+        Some((Some(code), _)) => format!("its executor exited with status {code}"),
+        Some((None, Some(signal))) => format!("its executor was killed by signal {signal}"),
+        Some((None, None)) | None => "its executor ended".to_owned(),
     };
     let said: Vec<&str> = said.collect();
     let mut text = if said.is_empty() {

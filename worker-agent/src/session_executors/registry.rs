@@ -195,7 +195,6 @@ impl Sessions {
         state.by_owner.get(owner).filter(|session| !session.ended.is_cancelled()).cloned()
     }
 
-    /// Returns the session of the owner of a grant.
     pub fn of_owner(&self, owner_uid: &str) -> Option<Arc<Session>> {
         self.state.lock().by_owner.get(owner_uid).cloned()
     }

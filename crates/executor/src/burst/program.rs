@@ -204,7 +204,6 @@ pub(crate) struct Frame<D: Device> {
     inputs: D::Area,
     arguments: Arguments,
     parameters: Vec<Scalar>,
-    /// Bytes of one parameter.
     parameter: Vec<u8>,
 }
 

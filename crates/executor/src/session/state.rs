@@ -71,7 +71,6 @@ impl<E: Engine> Tensor<E> {
     }
 }
 
-/// A started execution of a program.
 struct Execution<E: Engine> {
     sequence: u64,
     name: Rc<str>,

@@ -50,7 +50,6 @@ impl Unconfirmed {
         }
     }
 
-    /// Whether a request to the worker covers this release of the grant.
     fn is_covered(&self, id: &GrantId, worker: &WorkerName, request: &ReleaseRequest) -> bool {
         self.worker == *worker
             && self.owner.uid == request.owner.uid

@@ -91,7 +91,8 @@ impl Supervisor {
                     process.progressed = true;
                 }
                 // The process may still have had running chunks of a run that was closed.
-                let Some(run) = self.runs.get_mut(&ended.run) else { return };
+                let id = ended.run;
+                let Some(run) = self.runs.get_mut(&id) else { return };
                 let output_bytes = run.shared.program.output_bytes;
                 let mut sensible = true;
                 for done in ended.succeeded {
@@ -107,10 +108,7 @@ impl Supervisor {
                     sensible &= run.shared.settle(Stage::HANDED_OVER, Event::Failed { range, code, message });
                 }
                 if run.shared.must_pause() {
-                    self.send(to_executor::Kind::Pause(Pause {
-                        run: ended.run,
-                        paused: true,
-                    }));
+                    self.send(to_executor::Kind::Pause(Pause { run: id, paused: true }));
                 }
                 if !sensible {
                     self.kill(Cause::Nonsense("results of chunks that are not assigned to it"));

@@ -38,7 +38,6 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Writer for a client with this `Hello`.
     pub(super) fn new(stream: Arc<UnixStream>, hello: &Hello) -> Self {
         let mode = if hello.spares_bytes { Mode::Always } else { Mode::WhereItPays };
         Self {
@@ -59,8 +58,7 @@ impl Writer {
         }
         let rest = self.rest.split();
         if !rest.is_empty() && (&*self.stream).write_all(&rest).is_err() {
-            self.hang_up();
-            return true;
+            return self.hang_up();
         }
         loop {
             // The encoding of a part is decided after the parts before it were sent.
@@ -83,10 +81,7 @@ impl Writer {
                         self.compression.wrote(bytes, decoded, began, Instant::now());
                         hub.status_page.sent(bytes as u64);
                     }
-                    Err(_) => {
-                        self.hang_up();
-                        return true;
-                    }
+                    Err(_) => return self.hang_up(),
                 }
             }
             match sending {
@@ -114,8 +109,7 @@ impl Writer {
         self.heads.clear();
         for (message, payload) in frames.drain(..) {
             if frame::encode(&message, payload.len(), &mut self.heads).is_err() {
-                self.hang_up();
-                return true;
+                return self.hang_up();
             }
             self.heads.extend_from_slice(&payload);
         }
@@ -126,10 +120,7 @@ impl Writer {
             let written = match rustix::net::send(&*self.stream, &self.heads, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(written) => written,
                 Err(Errno::AGAIN | Errno::INTR) => 0,
-                Err(_) => {
-                    self.hang_up();
-                    return true;
-                }
+                Err(_) => return self.hang_up(),
             };
             self.rest.extend_from_slice(&self.heads[written..]);
             self.compression.wrote(bytes, decoded, began, Instant::now());
@@ -138,9 +129,10 @@ impl Writer {
         !self.rest.is_empty() || sending != Sending::Go || hub.has_to_send(number)
     }
 
-    /// Shuts the connection down. The reader notices, and reports the end of the connection.
-    fn hang_up(&self) {
+    /// Shuts the connection down. The reader notices, and reports the end of the connection. Returns `true`: nothing follows.
+    fn hang_up(&self) -> bool {
         let _ = self.stream.shutdown(Shutdown::Both);
+        true
     }
 
     /// Compresses the parts for which that saves time. Returns the size of all payloads before compression, in bytes. Answers that are sent

@@ -66,7 +66,6 @@ fn compiled(executable: Executable) -> Compiled {
 pub(crate) struct XlaEngine {
     client: Client,
     description: Description,
-    /// Whether the device's memory is host memory.
     is_host_memory: bool,
     compile_options: CompileOptions,
     cache: Cache<Compiled>,
