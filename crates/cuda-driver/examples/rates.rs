@@ -179,6 +179,18 @@ fn until_lost() {
     }
 }
 
+/// Bytes that no connection compresses, by xorshift.
+fn incompressible(bytes: usize) -> Vec<u8> {
+    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+    let words = (0..bytes / size_of::<u64>()).flat_map(|_| {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        word.to_le_bytes()
+    });
+    words.collect()
+}
+
 fn main() {
     let is_asked_for = |option: &str| std::env::args().any(|argument| argument == option);
     if is_asked_for("--tcp") {
@@ -246,17 +258,8 @@ fn main() {
         synchronise();
     });
     let bytes = BULK;
-    // A connection may compress what gets shorter by that.
-    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut host: Vec<u8> = (0..bytes / 8)
-        .flat_map(|_| {
-            word ^= word << 13;
-            word ^= word >> 7;
-            word ^= word << 17;
-            word.to_le_bytes()
-        })
-        .collect();
-    let content = host.clone();
+    let content = incompressible(bytes);
+    let mut host = content.clone();
     let (mut first, mut second) = (0, 0);
     // SAFETY: the driver writes two addresses.
     unsafe {
