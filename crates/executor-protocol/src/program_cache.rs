@@ -13,10 +13,7 @@ use std::time::SystemTime;
 
 /// An agent's cache, with a folder for each namespace.
 #[derive(Clone, Debug)]
-pub struct ProgramCache {
-    path: PathBuf,
-    limit_bytes: u64,
-}
+pub struct ProgramCache(ProgramFolder);
 
 /// The folder of a namespace in an agent's cache. The executors of the namespace's sessions read and write the programs in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,13 +27,13 @@ impl ProgramCache {
     /// Opens the cache in `folder`, which is created if it is missing, and trims it.
     pub fn open(folder: &Path, limit_bytes: u64) -> io::Result<Self> {
         private().recursive(true).create(folder)?;
-        let cache = Self {
+        let all = ProgramFolder {
             // Executors have another working directory.
             path: folder.canonicalize()?,
             limit_bytes,
         };
-        cache.trim();
-        Ok(cache)
+        all.trim();
+        Ok(Self(all))
     }
 
     /// Opens the folder of a namespace, which is created if it is missing.
@@ -53,17 +50,17 @@ impl ProgramCache {
                 format!("invalid namespace {namespace:?}"),
             ));
         }
-        let path = self.path.join(namespace);
+        let path = self.0.path.join(namespace);
         private().recursive(true).create(&path)?;
         Ok(ProgramFolder {
             path,
-            limit_bytes: self.limit_bytes,
+            limit_bytes: self.0.limit_bytes,
         })
     }
 
     /// Removes the least recently used files of all namespaces until at most the limit is left. Files that cannot be inspected or removed stay.
     pub fn trim(&self) {
-        trim(&self.path, self.limit_bytes);
+        self.0.trim();
     }
 }
 
@@ -91,23 +88,23 @@ impl ProgramFolder {
         if written.is_err() {
             let _ = fs::remove_file(&part);
         }
-        trim(&self.path, self.limit_bytes);
+        self.trim();
         written
     }
-}
 
-/// Removes the least recently used files in a folder and in its direct subfolders until at most the limit is left.
-fn trim(folder: &Path, limit_bytes: u64) {
-    let mut files = Vec::new();
-    collect(folder, true, &mut files);
-    let mut bytes: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
-    files.sort();
-    for (_, size, path) in files {
-        if bytes <= limit_bytes {
-            return;
-        }
-        if fs::remove_file(&path).is_ok() {
-            bytes -= size;
+    /// Removes the least recently used files in the folder and in its direct subfolders until at most the limit is left.
+    fn trim(&self) {
+        let mut files = Vec::new();
+        collect(&self.path, true, &mut files);
+        let mut bytes: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+        files.sort();
+        for (_, size, path) in files {
+            if bytes <= self.limit_bytes {
+                return;
+            }
+            if fs::remove_file(&path).is_ok() {
+                bytes -= size;
+            }
         }
     }
 }

@@ -8,7 +8,8 @@ mod encoding;
 
 pub use encoding::DecodeError;
 
-/// A set of chunk indices. Callers bound the indices by the burst's total, which is far below 2^32.
+/// A set of chunk indices. Callers bound the indices by the burst's total, which is far below 2^32. No run stays compressed after a removal
+/// or a union: many short runs would take up to 16 bits for each index instead of one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IndexSet(RoaringBitmap);
 
@@ -76,7 +77,7 @@ impl IndexSet {
     pub fn remove(&mut self, first: u64, count: u64) -> Vec<(u64, u64)> {
         let removed = self.within(first, count).collect();
         self.0.remove_range(element(first)..element(first.saturating_add(count)));
-        self.limit_size();
+        self.0.remove_run_compression();
         removed
     }
 
@@ -89,16 +90,11 @@ impl IndexSet {
 
     pub fn unite(&mut self, other: &Self) {
         self.0 |= &other.0;
-        self.limit_size();
+        self.0.remove_run_compression();
     }
 
     pub fn subtract(&mut self, other: &Self) {
         self.0 -= &other.0;
-        self.limit_size();
-    }
-
-    /// Stores runs as bitmaps, which take a bit for each index. As many runs as possible would take 16 bits for each index.
-    fn limit_size(&mut self) {
         self.0.remove_run_compression();
     }
 

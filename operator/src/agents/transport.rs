@@ -23,10 +23,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use rustls::pki_types::ServerName;
-use sahasra_service::{
-    causes,
-    tls::{Connector, fault},
-};
+use sahasra_service::tls::{Connector, fault};
 use sahasra_wire::{
     CONTENT_TYPE, MAX_ANSWER_BYTES,
     burst::{ClientFrame, ServerFrame},
@@ -147,7 +144,7 @@ impl Http2 {
         let text = match whole(response.into_body(), MAX_REJECTION_BYTES).await {
             // The first 256 bytes of a longer text.
             Ok(text) => String::from_utf8_lossy(&text[..text.len().min(256)]).trim().to_owned(),
-            Err(error) => format!("failed to read the body: {}", causes(&*error)),
+            Err(error) => format!("failed to read the body: {}", sahasra_service::causes(&*error)),
         };
         Err(match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => AgentError::Forbidden(text),
@@ -295,7 +292,7 @@ mod tests {
                 .err()
                 .expect("rejected");
             for error in [call, AgentError::Unreachable(stream.into())] {
-                let said = causes(&error);
+                let said = sahasra_service::causes(&error);
                 assert!(said.contains("503") && said.contains(&wanted), "{said}");
             }
             stop.cancel();

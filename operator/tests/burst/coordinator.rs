@@ -289,12 +289,12 @@ async fn with_a_lease_of_unknown_fate(name: &str) -> (Pool, Stream, Api<VramLeas
     eventually(&leases, name, |lease| (lease.status.as_ref()?.slices > 0).then_some(())).await;
     // The cache of leases has the lease by now, so its deletion is noticed.
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let uid = leases.get(name).await.unwrap().uid();
+    let uid = leases.get(name).await.expect("it exists").uid();
     pool.api.lose_answers(|method, path, _| {
         let is_lost = *method == Method::POST && path.ends_with("/vramleases");
         is_lost.then_some(StatusCode::INTERNAL_SERVER_ERROR)
     });
-    leases.delete(name, &DeleteParams::default()).await.unwrap();
+    leases.delete(name, &DeleteParams::default()).await.expect("deleted");
     eventually(&leases, name, |lease| (lease.uid() != uid).then_some(())).await;
     (pool, stream, leases, ranges)
 }
