@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use sahasra_cuda_boundary::log;
-use sahasra_cuda_device::{Device, Extent, Failure, FailureKind, Operation, Queue, Region, Ticket};
+use sahasra_cuda_device::{Device, Extent, Failure, Operation, Queue, Region, Ticket};
 
 use crate::boundary::Handle;
 use crate::callbacks::Callbacks;
-use crate::driver;
 use crate::status::Status;
 use crate::table::new_handle;
 
 /// Size of the heap of kernels in bytes (CUDA's default).
 const HEAP_BYTES: u64 = 8 << 20;
+
+/// What to do about a failure, for the log, if it is known.
+type Remedy = fn(&Failure) -> Option<&'static str>;
 
 /// `CU_CTX_SCHED_MASK`: how the host waits, of which there are three ways besides the default.
 const SCHEDULE: u32 = 7;
@@ -53,13 +55,14 @@ pub(crate) struct Context {
     /// Whether its memory is gone and none may be added. Changes under the lock of the table of ranges.
     pub(crate) is_destroyed: AtomicBool,
     has_logged_failure: AtomicBool,
+    remedy: Remedy,
     /// Number of sequences of operations that its queue has stored.
     sequences: AtomicUsize,
 }
 
 impl Context {
     /// Makes a context under a handle.
-    pub(crate) fn open(device: &dyn Device, handle: Handle, is_primary: bool, flags: u32) -> Result<Arc<Self>, Status> {
+    pub(crate) fn open(device: &dyn Device, handle: Handle, is_primary: bool, flags: u32, remedy: Remedy) -> Result<Arc<Self>, Status> {
         let queue = device.open().map_err(|failure| {
             log::line(&failure.message);
             Status::from(&failure)
@@ -80,6 +83,7 @@ impl Context {
             queue,
             is_destroyed: AtomicBool::new(false),
             has_logged_failure: AtomicBool::new(false),
+            remedy,
             sequences: AtomicUsize::new(0),
         }))
     }
@@ -99,7 +103,7 @@ impl Context {
         }
         if !failure.is_sticky() || !self.has_logged_failure.swap(true, Ordering::Relaxed) {
             log::line(&failure.message);
-            if let Some(remedy) = pinned(failure) {
+            if let Some(remedy) = (self.remedy)(failure) {
                 log::line(remedy);
             }
         }
@@ -159,21 +163,6 @@ impl Context {
         let mut output = std::io::stdout().lock();
         let _ = output.write_all(&printed).and_then(|()| output.flush());
     }
-}
-
-/// What to do about an access to pinned memory of the program that the device does not have.
-fn pinned(failure: &Failure) -> Option<&'static str> {
-    let (_, digits) = failure
-        .message
-        .rsplit_once("at address 0x")
-        .filter(|_| failure.kind == FailureKind::IllegalAddress)?;
-    let end = digits.find(|digit: char| !digit.is_ascii_hexdigit()).unwrap_or(digits.len());
-    let address = usize::from_str_radix(&digits[..end], 16).ok()?;
-    driver::get().is_ok_and(|driver| driver.is_only_of_host(address)).then_some(
-        "the address is in pinned memory of the program, which a session gives to kernels only if the program asks for it: allocate it with \
-         cudaHostAllocMapped (CU_MEMHOSTALLOC_DEVICEMAP), register it with cudaHostRegisterMapped (CU_MEMHOSTREGISTER_DEVICEMAP), or ask for \
-         its device pointer",
-    )
 }
 
 unsafe extern "C" {

@@ -8,11 +8,12 @@ use crate::status::Status;
 use crate::table::new_handle;
 
 use super::Driver;
+use super::host::remedy;
 
 impl Driver {
     /// Makes a context of a program's own.
     pub(crate) fn create_context(&self, flags: u32) -> Result<Arc<Context>, Status> {
-        let context = Context::open(&*self.device, new_handle(), false, flags)?;
+        let context = Context::open(&*self.device, new_handle(), false, flags, remedy)?;
         self.contexts.insert(context.handle, Arc::clone(&context));
         Ok(context)
     }
@@ -78,7 +79,7 @@ impl Primary {
     /// Takes a reference, with which the context comes into being.
     pub(crate) fn retain(&mut self, driver: &Driver) -> Result<Handle, Status> {
         if driver.contexts.find(self.handle).is_none() {
-            let context = Context::open(&*driver.device, self.handle, true, self.flags)?;
+            let context = Context::open(&*driver.device, self.handle, true, self.flags, remedy)?;
             driver.contexts.insert(self.handle, context);
         }
         self.references += 1;
@@ -99,7 +100,7 @@ impl Primary {
         if self.references == 0 {
             return Ok(driver.contexts.remove(self.handle).ok());
         }
-        let context = Context::open(&*driver.device, self.handle, true, self.flags)?;
+        let context = Context::open(&*driver.device, self.handle, true, self.flags, remedy)?;
         Ok(driver.contexts.insert(self.handle, context))
     }
 }

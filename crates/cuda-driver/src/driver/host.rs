@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sahasra_cuda_device::{Extent, HostBlock, Operation, Region};
+use sahasra_cuda_device::{Extent, Failure, FailureKind, HostBlock, Operation, Region};
 
 use crate::boundary::{Handle, HostPointer};
 use crate::context::Context;
@@ -21,6 +21,21 @@ pub(crate) const DEVICE_MAP: u32 = 2;
 pub(crate) const READ_ONLY: u32 = 8;
 /// Alignment of host memory in bytes: a page.
 const ALIGNMENT: usize = 4096;
+
+/// What to do about an access to pinned memory of the program that the device does not have.
+pub(super) fn remedy(failure: &Failure) -> Option<&'static str> {
+    let (_, digits) = failure
+        .message
+        .rsplit_once("at address 0x")
+        .filter(|_| failure.kind == FailureKind::IllegalAddress)?;
+    let end = digits.find(|digit: char| !digit.is_ascii_hexdigit()).unwrap_or(digits.len());
+    let address = usize::from_str_radix(&digits[..end], 16).ok()?;
+    super::get().is_ok_and(|driver| driver.is_only_of_host(address)).then_some(
+        "the address is in pinned memory of the program, which a session gives to kernels only if the program asks for it: allocate it with \
+         cudaHostAllocMapped (CU_MEMHOSTALLOC_DEVICEMAP), register it with cudaHostRegisterMapped (CU_MEMHOSTREGISTER_DEVICEMAP), or ask for \
+         its device pointer",
+    )
+}
 
 /// Whether this process has mapped all of a range of addresses, for reading and writing. `true` if the kernel does not tell.
 fn is_writable(range: Range<usize>) -> bool {
@@ -207,7 +222,7 @@ impl Driver {
     }
 
     /// Whether an address is in host memory that the library knows and the device does not have. `false` while the memory changes.
-    pub(crate) fn is_only_of_host(&self, address: usize) -> bool {
+    fn is_only_of_host(&self, address: usize) -> bool {
         let Some(host) = self.host.try_read() else {
             return false;
         };
