@@ -75,12 +75,8 @@ impl Module {
     /// # Errors
     /// The first error or unsupported feature in the text, with its position.
     pub fn load(ptx: &str) -> Result<Self, LoadError> {
-        let module = Self::link(&[ptx]).map_err(|error| error.error)?;
-        let first = module.refusals().next();
-        match first {
-            Some(refused) => Err(refused.error),
-            None => Ok(module),
-        }
+        let inner = link::link(&[ptx], false).map_err(|(_, error)| error)?;
+        Ok(Self(Arc::new(inner)))
     }
 
     /// Links texts to one module: what a text declares `.extern`, or declares without defining it, is what another text defines as
@@ -92,24 +88,17 @@ impl Module {
     /// # Errors
     /// The first error, and the text that has it. The first unsupported feature, if no kernel runs.
     pub fn link(texts: &[&str]) -> Result<Self, LinkError> {
-        let inner = link::link(texts).map_err(|(text, error)| LinkError { text, error, kernel: None })?;
+        let inner = link::link(texts, true).map_err(|(text, error)| LinkError { text, error, kernel: None })?;
         let module = Self(Arc::new(inner));
-        let first = module.refusals().next();
-        match first {
-            Some(refused) if module.0.entries.iter().all(|entry| entry.code.is_err()) => Err(refused),
-            _ => Ok(module),
-        }
-    }
-
-    fn refusals(&self) -> impl Iterator<Item = LinkError> {
-        self.0.entries.iter().filter_map(|entry| {
-            let (text, error) = entry.code.as_ref().err()?;
-            Some(LinkError {
+        let entries = &module.0.entries;
+        match entries.first().map(|entry| (&entry.name, &entry.code)) {
+            Some((name, Err((text, error)))) if entries.iter().all(|entry| entry.code.is_err()) => Err(LinkError {
                 text: *text,
                 error: error.clone(),
-                kernel: Some(entry.name.clone()),
-            })
-        })
+                kernel: Some(name.clone()),
+            }),
+            _ => Ok(module),
+        }
     }
 
     /// Returns the module's kernels in the order of the text.

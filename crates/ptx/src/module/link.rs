@@ -41,9 +41,11 @@ impl std::error::Error for LinkError {}
 /// kernel that calls it, so the length of the text alone does not bound the operations. A million operations take about two seconds.
 const OPERATION_LIMIT: usize = 1 << 20;
 
+/// Links texts. Kernels that are not supported are an error, or stay without code if `refuses_kernels`.
+///
 /// # Errors
 /// The first error, and the index of its text.
-pub(super) fn link(texts: &[&str]) -> Result<Inner, (usize, LoadError)> {
+pub(super) fn link(texts: &[&str], refuses_kernels: bool) -> Result<Inner, (usize, LoadError)> {
     let parsed = texts
         .iter()
         .enumerate()
@@ -51,7 +53,7 @@ pub(super) fn link(texts: &[&str]) -> Result<Inner, (usize, LoadError)> {
     let sources = parsed.collect::<Result<Vec<_>, _>>()?;
     let linked = Texts::new(&sources)?;
     let graph = CallGraph::new(&linked);
-    let entries = kernels(&linked, &graph, texts.iter().map(|text| text.len()).sum())?;
+    let entries = kernels(&linked, &graph, texts.iter().map(|text| text.len()).sum(), refuses_kernels)?;
     let files = sources.iter().enumerate().flat_map(|(text, source)| {
         let files = source.files.iter();
         files.map(move |(index, name)| (file_key(text, *index), (*name).to_owned()))
@@ -82,7 +84,7 @@ fn variables(texts: &Texts<'_>) -> Result<Vec<Option<Variable>>, (usize, LoadErr
 }
 
 /// Compiles the kernels of texts that have `length` bytes together.
-fn kernels(texts: &Texts<'_>, graph: &CallGraph, length: usize) -> Result<Vec<Entry>, (usize, LoadError)> {
+fn kernels(texts: &Texts<'_>, graph: &CallGraph, length: usize, refuses_kernels: bool) -> Result<Vec<Entry>, (usize, LoadError)> {
     let mut entries: Vec<Entry> = Vec::new();
     let mut names_seen = HashSet::new();
     let mut operations = 0usize;
@@ -109,10 +111,19 @@ fn kernels(texts: &Texts<'_>, graph: &CallGraph, length: usize) -> Result<Vec<En
             .map(|(declared, placed)| (declared.name, (placed.offset as u32, placed.size as u32)))
             .collect::<HashMap<_, _>>();
         let code = match compile(texts, graph, index, names) {
-            Err((text, error)) if matches!(error.kind, LoadErrorKind::Unsupported(_)) => Err((text, error)),
+            Err((text, error)) if refuses_kernels && matches!(error.kind, LoadErrorKind::Unsupported(_)) => Err((text, error)),
             compiled => Ok(compiled?),
         };
-        operations += code.as_ref().map_or(0, |code| code.instructions.len());
+        operations += match &code {
+            Ok(code) => code.instructions.len(),
+            // At most what was compiled before the refusal.
+            Err(_) => graph
+                .reachable(index)
+                .into_iter()
+                .chain([index])
+                .map(|index| statements(texts, index))
+                .sum(),
+        };
         let limit = OPERATION_LIMIT.max(length);
         if operations > limit {
             return Err(invalid(format!(
@@ -128,6 +139,18 @@ fn kernels(texts: &Texts<'_>, graph: &CallGraph, length: usize) -> Result<Vec<En
         });
     }
     Ok(entries)
+}
+
+/// Number of statements of a function.
+fn statements(texts: &Texts<'_>, index: usize) -> usize {
+    fn count(body: &[syntax::Statement<'_>]) -> usize {
+        let of = |statement: &syntax::Statement<'_>| match statement {
+            syntax::Statement::Scope(inner) => count(inner),
+            _ => 1,
+        };
+        body.iter().map(of).sum()
+    }
+    count(texts.functions[index].0.body.as_deref().unwrap_or_default())
 }
 
 /// Lays out parameters as the CUDA driver packs arguments: each at its own alignment.

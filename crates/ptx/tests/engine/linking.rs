@@ -101,6 +101,15 @@ fn a_kernel_that_is_not_supported_leaves_the_others() {
 }
 
 #[test]
+fn kernels_that_are_not_supported_count_in_the_limit_of_a_module() {
+    let long = "add.u32 v, v, 1;".repeat(60_000);
+    let kernels: String = (0..30).map(|number| format!(".entry k{number}() {{ call long; ret; }}")).collect();
+    let text = format!(".func long() {{ .reg .b32 v; {long} wgmma.fence.sync.aligned; ret; }} .entry good() {{ ret; }} {kernels}");
+    let error = link(&[&text]).expect_err("too long").to_string();
+    assert!(error.contains("operations in the module"), "{error}");
+}
+
+#[test]
 fn variables_persist_in_an_instance_and_differ_between_instances() {
     let module = link(&[LIBRARY, KERNEL]).expect("links");
     let memory = Memory::new(1 << 20);
