@@ -8,10 +8,17 @@ mod encoding;
 
 pub use encoding::DecodeError;
 
-/// A set of chunk indices. Callers bound the indices by the burst's total, which is far below 2^32. No run stays compressed after a removal
-/// or a union: many short runs would take up to 16 bits for each index instead of one.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct IndexSet(RoaringBitmap);
+/// Number of changes after which the form of the storage is chosen again. A bitmap of runs does not become one of bits by itself, and each
+/// change adds a run of 4 bytes at most: 16 bits for each index at worst, instead of one.
+const CHANGES: u32 = 4096;
+
+/// A set of chunk indices. Callers bound the indices by the burst's total, which is far below 2^32.
+#[derive(Clone, Debug, Default)]
+pub struct IndexSet {
+    bitmap: RoaringBitmap,
+    /// Changes since the form of the storage was chosen.
+    changes: u32,
+}
 
 /// The index as an element of a bitmap, at most the largest, which no set contains.
 fn element(index: u64) -> u32 {
@@ -34,25 +41,25 @@ impl IndexSet {
     }
 
     pub fn len(&self) -> u64 {
-        self.0.len()
+        self.bitmap.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.bitmap.is_empty()
     }
 
     pub fn contains(&self, index: u64) -> bool {
-        self.0.contains(element(index))
+        self.bitmap.contains(element(index))
     }
 
     /// The maximal runs of consecutive indices as (first, count), ascending.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        runs(self.0.iter())
+        runs(self.bitmap.iter())
     }
 
     /// The runs (first, count) of indices in [first, first + count) that are in the set.
     pub fn within(&self, first: u64, count: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-        runs(self.0.range(element(first)..element(first.saturating_add(count))))
+        runs(self.bitmap.range(element(first)..element(first.saturating_add(count))))
     }
 
     /// The runs (first, count) of indices in [first, first + count) that are not in the set.
@@ -69,38 +76,53 @@ impl IndexSet {
     /// Adds `count` indices from `first`. Returns the runs (first, count) that were not yet in the set.
     pub fn insert(&mut self, first: u64, count: u64) -> Vec<(u64, u64)> {
         let added = self.missing(first, count).collect();
-        self.0.insert_range(element(first)..element(first + count));
+        self.bitmap.insert_range(element(first)..element(first + count));
+        self.changed(1);
         added
     }
 
     /// Removes `count` indices from `first`. Returns the runs (first, count) that were in the set.
     pub fn remove(&mut self, first: u64, count: u64) -> Vec<(u64, u64)> {
         let removed = self.within(first, count).collect();
-        self.0.remove_range(element(first)..element(first.saturating_add(count)));
-        self.0.remove_run_compression();
+        self.bitmap.remove_range(element(first)..element(first.saturating_add(count)));
+        self.changed(1);
         removed
     }
 
     /// Removes up to `at_most` of the lowest indices and returns them as one run (first, count).
     pub fn take_front(&mut self, at_most: u64) -> Option<(u64, u64)> {
-        let (first, count) = self.within(self.0.min()?.into(), at_most).next()?;
+        let (first, count) = self.within(self.bitmap.min()?.into(), at_most).next()?;
         self.remove(first, count);
         Some((first, count))
     }
 
     pub fn unite(&mut self, other: &Self) {
-        self.0 |= &other.0;
-        self.0.remove_run_compression();
+        self.bitmap |= &other.bitmap;
+        self.changed(CHANGES);
     }
 
     pub fn subtract(&mut self, other: &Self) {
-        self.0 -= &other.0;
-        self.0.remove_run_compression();
+        self.bitmap -= &other.bitmap;
+        self.changed(CHANGES);
+    }
+
+    fn changed(&mut self, changes: u32) {
+        self.changes += changes;
+        if self.changes >= CHANGES {
+            self.bitmap.optimize();
+            self.changes = 0;
+        }
     }
 
     /// `0-41,43`, cut at a whole range so as to stay within `limit` bytes; a cut ends in `,...`.
     pub fn text(&self, limit: usize) -> String {
         ranges_text(self.ranges(), limit)
+    }
+}
+
+impl PartialEq for IndexSet {
+    fn eq(&self, other: &Self) -> bool {
+        self.bitmap == other.bitmap
     }
 }
 

@@ -27,7 +27,7 @@ pub struct DecodeError {
 impl IndexSet {
     pub fn encode(&self) -> Vec<u8> {
         let mut ranges = vec![RANGES];
-        let end = self.0.max().map_or(0, |last| last as usize + 1);
+        let end = self.bitmap.max().map_or(0, |last| last as usize + 1);
         let mut words = vec![0_u64; end.div_ceil(8 * WORD)];
         let mut cursor = 0;
         for (first, count) in self.ranges() {
@@ -88,5 +88,5 @@ fn decode_bitmap(bytes: &[u8], total: u64) -> Option<IndexSet> {
     let length = lz4_flex::block::decompress_into(bytes, &mut words).ok()?;
     let set = RoaringBitmap::from_lsb0_bytes(0, &words[..length]);
     let is_within = set.max().is_none_or(|last| u64::from(last) < total);
-    (length.is_multiple_of(WORD) && is_within).then_some(IndexSet(set))
+    (length.is_multiple_of(WORD) && is_within).then_some(IndexSet { bitmap: set, changes: 0 })
 }
