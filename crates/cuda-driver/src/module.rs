@@ -143,7 +143,8 @@ impl Entry {
         })
     }
 
-    /// Registers of a thread. The PTX engine has as many as leave room for all threads of a multiprocessor, which it never lacks.
+    /// Registers of a thread. The PTX engine has as many as leave room for all threads of a multiprocessor, so they never limit
+    /// occupancy.
     pub(crate) fn registers(&self) -> u32 {
         self.description.registers.unwrap_or(REGISTERS_OF_ALL)
     }

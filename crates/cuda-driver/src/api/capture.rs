@@ -57,11 +57,10 @@ fn begin(stream: Handle, mode: c_uint, graph: Option<Arc<Graph>>, nodes: Vec<Han
     if capture.owns_graph {
         driver.add_graph(&capture.graph);
     }
-    // Whoever destroys a stream ends its captures afterwards, and may have seen none yet.
+    // The stream may have been destroyed since it was found; its destruction then found no capture to end, or no graph.
     if driver.streams.find(stream.0).is_none() {
-        if driver.captures.forget_stream(stream.0).is_some() {
-            driver.abandon(&capture, None);
-        }
+        driver.captures.forget_stream(stream.0);
+        driver.abandon(&capture, None);
         return Err(Status::INVALID_HANDLE);
     }
     Ok(())

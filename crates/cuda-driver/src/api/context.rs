@@ -90,6 +90,22 @@ fn synchronise(handle: Handle) -> Result<(), Status> {
     context.synchronise()
 }
 
+/// Refuses a cache preference that does not exist.
+pub(super) fn check_cache(preference: c_uint) -> Result<(), Status> {
+    if preference > CACHE_EQUAL {
+        return Err(Status::INVALID_VALUE);
+    }
+    Ok(())
+}
+
+/// Refuses a size of the banks of shared memory that does not exist.
+pub(super) fn check_banks(size: c_uint) -> Result<(), Status> {
+    if size > BANKS_OF_EIGHT {
+        return Err(Status::INVALID_VALUE);
+    }
+    Ok(())
+}
+
 exports! {
     fn cuCtxCreate(out: Out<Handle>, flags: c_uint, device: c_int) {
         create(out, flags, device)
@@ -219,9 +235,7 @@ exports! {
     }
 
     fn cuCtxSetCacheConfig(preference: c_uint) {
-        if preference > CACHE_EQUAL {
-            return Err(Status::INVALID_VALUE);
-        }
+        check_cache(preference)?;
         current()?.cache_preference.store(preference, Ordering::Relaxed);
         Ok(())
     }
@@ -231,9 +245,7 @@ exports! {
     }
 
     fn cuCtxSetSharedMemConfig(size: c_uint) {
-        if size > BANKS_OF_EIGHT {
-            return Err(Status::INVALID_VALUE);
-        }
+        check_banks(size)?;
         current()?.bank_size.store(size, Ordering::Relaxed);
         Ok(())
     }

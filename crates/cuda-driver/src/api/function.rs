@@ -8,6 +8,8 @@ use crate::driver;
 use crate::module::Entry;
 use crate::status::Status;
 
+use super::context::{check_banks, check_cache};
+
 /// Writes the place of a parameter in the parameter block.
 pub(crate) fn parameter(entry: &Entry, index: usize, offset: Out<usize>, bytes: Out<usize>) -> Result<(), Status> {
     let (start, size) = entry.parameter(index)?;
@@ -27,11 +29,13 @@ exports! {
         driver.entry(function)?.set_attribute(attribute, value, driver.device.properties())
     }
 
-    fn cuFuncSetCacheConfig(function: Handle, _preference: c_uint) {
+    fn cuFuncSetCacheConfig(function: Handle, preference: c_uint) {
+        check_cache(preference)?;
         driver::get()?.entry(function).map(|_| ())
     }
 
-    fn cuFuncSetSharedMemConfig(function: Handle, _size: c_uint) {
+    fn cuFuncSetSharedMemConfig(function: Handle, size: c_uint) {
+        check_banks(size)?;
         driver::get()?.entry(function).map(|_| ())
     }
 

@@ -23,6 +23,8 @@ impl Driver {
         // A failure has no meaning any more.
         let _ = context.synchronise();
         let id = context.id;
+        // Before captures end, so that none begins afterwards.
+        self.streams.retain(|stream| stream.context_id != id);
         for capture in self.captures.forget_context(id) {
             self.abandon(&capture, None);
         }
@@ -32,7 +34,6 @@ impl Driver {
         self.libraries.each(|library| {
             library.modules.lock().remove(&id);
         });
-        self.streams.retain(|stream| stream.context_id != id);
         self.events.retain(|event| event.context_id != id);
         // Before other contexts get its addresses: a thread for functions of the program, or a call, may still have the queue.
         context.queue.close();
