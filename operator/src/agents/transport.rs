@@ -23,7 +23,10 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use rustls::pki_types::ServerName;
-use sahasra_service::tls::{Connector, fault};
+use sahasra_service::{
+    causes,
+    tls::{Connector, fault},
+};
 use sahasra_wire::{
     CONTENT_TYPE, MAX_ANSWER_BYTES,
     burst::{ClientFrame, ServerFrame},
@@ -37,8 +40,8 @@ use super::error::{AgentError, StreamError};
 /// Timeout of connecting to an agent. On a cluster's network, a connection that takes longer never succeeds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum size of the body of a rejection.
-const MAX_REJECTION_BYTES: usize = 4096;
+/// Number of bytes of a rejection's body that are reported.
+const REJECTION_BYTES: usize = 256;
 
 /// Frames that an agent sends on a stream, in order, until the stream ends or breaks.
 pub type Incomings = BoxStream<'static, Result<ServerFrame, StreamError>>;
@@ -141,11 +144,7 @@ impl Http2 {
         if status == StatusCode::OK {
             return Ok(response.into_body());
         }
-        let text = match whole(response.into_body(), MAX_REJECTION_BYTES).await {
-            // The first 256 bytes of a longer text.
-            Ok(text) => String::from_utf8_lossy(&text[..text.len().min(256)]).trim().to_owned(),
-            Err(error) => format!("failed to read the body: {}", sahasra_service::causes(&*error)),
-        };
+        let text = beginning(response.into_body()).await;
         Err(match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => AgentError::Forbidden(text),
             _ => AgentError::Status(status, text),
@@ -193,7 +192,7 @@ impl Transport for Http2 {
     fn call<'a>(&'a self, endpoint: &'a str, path: &'static str, message: Bytes) -> BoxFuture<'a, Result<Bytes, AgentError>> {
         Box::pin(async move {
             let body = self.request(&self.calls, endpoint, path, Full::new(message).boxed_unsync()).await?;
-            whole(body, MAX_ANSWER_BYTES).await.map_err(AgentError::Body)
+            whole(body).await.map_err(AgentError::Body)
         })
     }
 
@@ -226,9 +225,27 @@ async fn read(incoming: &mut Incoming, decoder: &mut frame::Decoder) -> Result<O
     }
 }
 
-/// Reads a response body of at most `limit` bytes.
-async fn whole(body: Incoming, limit: usize) -> Result<Bytes, BoxError> {
-    Ok(Limited::new(body, limit).collect().await?.to_bytes())
+/// Reads a response body of at most [`MAX_ANSWER_BYTES`].
+async fn whole(body: Incoming) -> Result<Bytes, BoxError> {
+    Ok(Limited::new(body, MAX_ANSWER_BYTES).collect().await?.to_bytes())
+}
+
+/// Reads the beginning of a rejection's body, and why the rest could not be read.
+async fn beginning(mut body: Incoming) -> String {
+    let (mut read, mut fault) = (Vec::new(), String::new());
+    while read.len() < REJECTION_BYTES
+        && let Some(frame) = body.frame().await
+    {
+        match frame {
+            Ok(frame) => read.extend_from_slice(frame.data_ref().map_or(&[], Bytes::as_ref)),
+            Err(error) => {
+                fault = format!(" (failed to read the body: {})", causes(&error));
+                break;
+            }
+        }
+    }
+    read.truncate(REJECTION_BYTES);
+    format!("{}{fault}", String::from_utf8_lossy(&read).trim())
 }
 
 #[cfg(test)]
@@ -276,9 +293,9 @@ mod tests {
     async fn a_rejection_has_the_beginning_of_its_body_or_why_it_was_not_read() {
         for (body, is_broken, wanted) in [
             (b" full \n".to_vec(), false, "full".to_owned()),
-            (vec![b'a'; 4096], false, "a".repeat(256)),
-            (vec![b'a'; 4097], false, "failed to read the body: length limit exceeded".to_owned()),
-            (b"fu".to_vec(), true, "failed to read the body: error reading a body".to_owned()),
+            (vec![b'a'; 20 << 20], false, "a".repeat(256)),
+            (b"fu".to_vec(), true, "fu (failed to read the body: error reading a body".to_owned()),
+            (Vec::new(), true, "(failed to read the body: error reading a body".to_owned()),
         ] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -292,7 +309,7 @@ mod tests {
                 .err()
                 .expect("rejected");
             for error in [call, AgentError::Unreachable(stream.into())] {
-                let said = sahasra_service::causes(&error);
+                let said = causes(&error);
                 assert!(said.contains("503") && said.contains(&wanted), "{said}");
             }
             stop.cancel();

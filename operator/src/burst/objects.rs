@@ -287,12 +287,16 @@ impl Objects {
         deleted.map_err(api("delete the VramLease"))
     }
 
-    /// Deletes the `known` lease of the job. Without one, deletes all of the job's leases, whatever their names, because the status may not
-    /// name the lease any more, or not yet.
+    /// Deletes the lease of the job if it is `known`, else all of the job's leases.
     pub async fn delete_leases(&self, known: Option<&VramLease>) -> Result<(), WriteError> {
-        if let Some(lease) = known {
-            return self.delete_lease(lease).await;
+        match known {
+            Some(lease) => self.delete_lease(lease).await,
+            None => self.delete_all_leases().await,
         }
+    }
+
+    /// Deletes all leases of the job, whatever their names, because the status may not name the lease any more, or not yet.
+    pub async fn delete_all_leases(&self) -> Result<(), WriteError> {
         let leases = self.leases.list(&ListParams::default()).await.map_err(api("list the VramLeases"))?;
         for lease in &leases {
             if lease.owner_references().iter().any(|owner| owner.uid == self.owner.uid) {

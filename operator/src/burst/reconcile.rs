@@ -321,7 +321,7 @@ impl Reconciler {
                 return Ok(release);
             }
         }
-        objects.delete_leases(None).await?;
+        objects.delete_all_leases().await?;
         objects.remove_finalizer().await?;
         Ok(Release::Done)
     }

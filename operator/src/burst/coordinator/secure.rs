@@ -139,7 +139,7 @@ impl Coordinator {
         if let Err(error) = self.context.pool.release_everywhere(&self.owner()).await {
             tracing::warn!(%error, "took over, but some agents did not respond: the slices are released at expiry");
         }
-        self.objects.delete_leases(None).await?;
+        self.objects.delete_all_leases().await?;
         Ok(())
     }
 
