@@ -23,8 +23,9 @@ use crate::{interrupt, output};
 const DRIVER: &str = "libcuda.so.1";
 /// Gateway of `sahasra up` on this machine.
 const OWN_MACHINE: &str = "http://127.0.0.1:8000";
-/// Remedy if no pool is named and none runs on this machine.
+/// Remedy if the gateway that is named does not answer.
 const NO_GATEWAY: &str = ": check that it runs and that --gateway, SAHASRA_GATEWAY or sahasra connect names it";
+/// Remedy if no pool is named and none runs on this machine.
 const NO_POOL: &str = ": start one on this machine with sahasra up, or name one with --gateway, SAHASRA_GATEWAY or sahasra connect";
 
 pub(crate) fn run(arguments: &ExecArgs) -> Exit {

@@ -42,8 +42,8 @@ pub fn check<S: ResultCode>() -> Result<(), S> {
     Ok(())
 }
 
-/// Calls a function when a thread ends whose value this is, unless it is the process's first thread: functions of the program that run when the
-/// process exits still use what that one has, after its values were dropped.
+/// Thread-local value that calls a function when its thread ends. Does nothing on the process's first thread, because functions of `atexit` run
+/// after that thread's values were dropped, and still use what it has.
 #[derive(Debug)]
 pub struct AtThreadEnd(pub fn());
 

@@ -230,11 +230,11 @@ fn is_of_image(error: Error) -> bool {
     )
 }
 
-/// Refuses what an image has, because of a variable in managed memory: the host would read its shadow, which has no address.
+/// Refuses all kernels and variables of an image, because of a variable in managed memory: the host would read its shadow, which has no address.
 pub(crate) fn refuse_managed(binary: u64, name: &CString) {
     REGISTRY.write().get_or_insert_default().managed.insert(binary);
     log::once(format!(
-        "the managed variable {} is not supported, so no kernel of its image is launched; use cudaMallocManaged",
+        "the managed variable {} is not supported, so no kernel or other variable of its image is used; use cudaMallocManaged",
         name.to_string_lossy()
     ));
 }
