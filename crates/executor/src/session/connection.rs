@@ -212,11 +212,7 @@ mod tests {
     fn the_reader_continues_a_frame_of_which_the_engines_thread_has_received_a_part() {
         let description = Description {
             engine: sahasra_names::Engine::Ptx,
-            platform: String::new(),
-            platform_version: String::new(),
-            device: String::new(),
-            stablehlo_version: String::new(),
-            cuda: None,
+            ..Description::default()
         };
         let hub = Hub::new(StatusPage::create().unwrap().0, description, 1 << 20);
         let (mut client, stream) = UnixStream::pair().unwrap();

@@ -248,11 +248,7 @@ mod tests {
     fn delegated() -> (Hub, Arc<Bytes>, UnixStream) {
         let description = Description {
             engine: sahasra_names::Engine::Ptx,
-            platform: String::new(),
-            platform_version: String::new(),
-            device: String::new(),
-            stablehlo_version: String::new(),
-            cuda: None,
+            ..Description::default()
         };
         let hub = Hub::new(StatusPage::create().unwrap().0, description, 1 << 20);
         let (client, stream) = UnixStream::pair().unwrap();
